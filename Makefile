@@ -1,0 +1,48 @@
+# The one place that names torch. CPU or CUDA build: see "CPU or CUDA" in README.md.
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+JOBS ?= 2
+
+# A python3.11 on the path may be a stub that only prints an error, so each candidate is run.
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell \
+	$p -c 'import sys; sys.version_info >= (3, 11) and print("$p")' 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test exhaustive check docs bench clean
+
+help:  ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: $(STAMP)  ## train on real text, generate, check the forms, draw: about two minutes on two cores
+	$(BIN)/lavagna demo
+
+test: $(STAMP)  ## run the tests
+	$(PYTEST) -n $(JOBS)
+
+exhaustive: $(STAMP)  ## run every test, the slow and the exhaustive ones too
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) -n $(JOBS) -m "" --timeout 3600
+
+check: $(STAMP)  ## formatter, linter, types
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(STAMP)  ## run the code of README.md and docs/
+	$(PYTEST) tests/test_docs.py
+
+bench: $(STAMP)  ## measure the forms
+	$(BIN)/lavagna bench
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or later found; name one: make PYTHON=/path/to/python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$(TORCH)" $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $(STAMP)

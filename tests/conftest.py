@@ -1,0 +1,43 @@
+"""Settings that every test shares: shape checks, hypothesis profiles, the device, the seed."""
+
+import doctest
+import inspect
+import os
+
+import hypothesis
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+# Before lavagna is imported anywhere, so that every annotated tensor of the package is checked in tests and only there.
+install_import_hook("lavagna", "beartype.beartype")
+
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=25, database=None)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=500, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="device that the tests put their tensors on")
+
+
+def pytest_configure(config):
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def device(request) -> torch.device:
+    """The device named by --device."""
+    return torch.device(request.config.getoption("--device"))
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    """Every test starts from the same random numbers, whatever ran before it."""
+    torch.manual_seed(0)
+
+
+# The checks above wrap each function, and doctest leaves out what was defined elsewhere: look under the wrapper.
+_from_module = doctest.DocTestFinder._from_module
+doctest.DocTestFinder._from_module = lambda self, module, found: _from_module(self, module, inspect.unwrap(found))
