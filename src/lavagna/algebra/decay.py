@@ -1,0 +1,147 @@
+"""Decay inside a chunk: what one step's write is worth to a later step.
+
+Between a write at s and a read at t lies the gap `exp(sum of log_decay over s < r <= t)`. Splitting it as
+`exp(G_t) exp(-G_s)` overflows under strong decay, and taking differences of long sums loses small gaps behind a large
+one (or makes NaN of -inf minus -inf). Here every sum has only the steps that lie between: a chunk is halved again and
+again, and at each level the later half meets the earlier one at their common border,
+
+    gap(s, t) = exp(sum over border < r <= t) * exp(sum over s < r <= border),
+
+two factors that each are at most 1 for a decay. The price is log2(c) small products in place of one.
+Source of the two-level idea: Yang et al. 2024, arXiv 2312.06635, section 4.3; the halving is its limit.
+"""
+
+from functools import cached_property
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Shaped
+from torch import Tensor
+
+
+class Decay(Protocol):
+    """The decays of a chunk, (..., c, ·), seen from its start, from its end and between its steps.
+
+    `strict` reads the state before the step itself decays and writes (`S_{t-1}`), else after it (`S_t`).
+    """
+
+    def pairs(self, x: Tensor, y: Tensor, *, strict: bool) -> Tensor:
+        """Lower-triangular (..., c, c): `x_t^T diag(gap(s, t)) y_s` for s <= t, or s < t and `gap(s, t - 1)`."""
+        ...
+
+    def from_start(self, x: Tensor, *, strict: bool) -> Tensor:
+        """`x_t` times the decay from the chunk's start to t, (..., c, k)."""
+        ...
+
+    def to_end(self, y: Tensor) -> Tensor:
+        """`y_s` times the decay from after s to the chunk's end, (..., c, k)."""
+        ...
+
+    def total(self) -> Tensor | None:
+        """The decay of the whole chunk, (..., 1, ·), or None where there is none."""
+        ...
+
+
+class NoDecay:
+    """Nothing fades: every gap is 1."""
+
+    def pairs(self, x: Shaped[Tensor, "..."], y: Shaped[Tensor, "..."], *, strict: bool) -> Shaped[Tensor, "..."]:
+        return torch.tril(x @ y.mT, -1 if strict else 0)
+
+    def from_start(self, x: Shaped[Tensor, "..."], *, strict: bool) -> Shaped[Tensor, "..."]:
+        return x
+
+    def to_end(self, y: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+        return y
+
+    def total(self) -> None:
+        return None
+
+
+class DiagonalDecay:
+    """One decay per channel, `log_decay` (..., c, k): gaps stay inside the product of the two vectors."""
+
+    def __init__(self, log_decay: Shaped[Tensor, "*axes c k"]) -> None:
+        self.steps = log_decay.shape[-2]
+        self.halvings = _Halvings(log_decay)
+
+    def pairs(self, x: Shaped[Tensor, "..."], y: Shaped[Tensor, "..."], *, strict: bool) -> Shaped[Tensor, "..."]:
+        return self.halvings.pairs(x, y, strict=strict)[..., : self.steps, : self.steps]
+
+    def from_start(self, x: Shaped[Tensor, "..."], *, strict: bool) -> Shaped[Tensor, "..."]:
+        start = self.halvings.from_start[..., : self.steps, :]
+        return x * (_later(start) if strict else start)
+
+    def to_end(self, y: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+        return y * self.halvings.to_end[..., : self.steps, :]
+
+    def total(self) -> Shaped[Tensor, "..."]:
+        return self.halvings.from_start[..., self.steps - 1 : self.steps, :]
+
+
+class ScalarDecay(DiagonalDecay):
+    """One decay per head, `log_decay` (..., c, 1): gaps are one (c, c) matrix, and the rest is matrix products."""
+
+    @cached_property
+    def gaps(self) -> Tensor:
+        """`gap(s, t)` on and below the diagonal, zero above it."""
+        one = torch.ones_like(self.halvings.from_start)
+        return self.halvings.pairs(one, one, strict=False)[..., : self.steps, : self.steps]
+
+    def pairs(self, x: Shaped[Tensor, "..."], y: Shaped[Tensor, "..."], *, strict: bool) -> Shaped[Tensor, "..."]:
+        # Before step t the gaps are those after step t - 1: the same matrix, one row lower.
+        gaps = F.pad(self.gaps[..., :-1, :], (0, 0, 1, 0)) if strict else self.gaps
+        return (x @ y.mT) * gaps
+
+
+def decay_of(log_decay: Shaped[Tensor, "..."] | None) -> Decay:
+    """The decays of a chunk from their logarithms: None, last axis 1, or last axis k."""
+    if log_decay is None:
+        return NoDecay()
+    return ScalarDecay(log_decay) if log_decay.shape[-1] == 1 else DiagonalDecay(log_decay)
+
+
+def _later(factors: Tensor) -> Tensor:
+    """The factors one step later, with 1 (nothing decayed yet) in front: from after a step to before it."""
+    return torch.cat([torch.ones_like(factors[..., :1, :]), factors[..., :-1, :]], -2)
+
+
+class _Halvings:
+    """The gaps of a chunk as a ladder of halvings, from neighboring steps up to the two halves of the chunk."""
+
+    def __init__(self, log_decay: Tensor) -> None:
+        steps = log_decay.shape[-2]
+        self.levels = (steps - 1).bit_length()
+        self.size = 1 << self.levels
+        # Sums inside blocks of one step: up to and with t, and from after s. Zero decay pads to a power of two.
+        after = F.pad(log_decay, (0, 0, 0, self.size - steps)).unsqueeze(-2)
+        before = torch.zeros_like(after)
+        self.borders: list[tuple[Tensor, Tensor]] = []
+        for _ in range(self.levels):
+            after_early, after_late = _halves(after)
+            before_early, before_late = _halves(before)
+            self.borders.append((after_late.exp(), before_early.exp()))
+            after = torch.cat([after_early, after_late + after_early[..., -1:, :]], -2)
+            before = torch.cat([before_early + after_late[..., -1:, :], before_late], -2)
+        self.from_start = after.squeeze(-3).exp()
+        self.to_end = before.squeeze(-3).exp()
+
+    def pairs(self, x: Tensor, y: Tensor, *, strict: bool) -> Tensor:
+        """The triangle of products, grown from the diagonal: two triangles and the square between them make one."""
+        x, y = (F.pad(z, (0, 0, 0, self.size - z.shape[-2])).unsqueeze(-2) for z in (x, y))
+        own = (x * y).sum(-1, keepdim=True)
+        triangle = torch.zeros_like(own) if strict else own
+        for late, early in self.borders:
+            (_, x_late), (y_early, _) = _halves(x), _halves(y)
+            square = (x_late * (_later(late) if strict else late)) @ (y_early * early).mT
+            above, below = _halves(triangle)
+            top = torch.cat([above, torch.zeros_like(square)], -1)
+            triangle = torch.cat([top, torch.cat([square, below], -1)], -2)
+            x, y = (z.reshape(*z.shape[:-3], z.shape[-3] // 2, 2 * z.shape[-2], z.shape[-1]) for z in (x, y))
+        return triangle.squeeze(-3)
+
+
+def _halves(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Blocks (..., m, s, ·) as the earlier and the later of each pair, (..., m / 2, s, ·) each."""
+    return blocks[..., 0::2, :, :], blocks[..., 1::2, :, :]

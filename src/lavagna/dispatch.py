@@ -1,0 +1,219 @@
+"""The one door: any legal call of the recurrence, checked, brought to one shape, and sent to a form on a backend."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from lavagna.algebra.transition import Transition, shared
+from lavagna.forms import FORMS
+from lavagna.packing import Rows, as_mask, as_offsets, packed_rows
+
+BACKENDS = ("torch", "cpu", "triton")
+READS = ("after", "before")
+CHUNK = 64
+# Below this many steps the loop over steps costs less than the products of a chunk.
+FEW = 3
+
+
+class Result(NamedTuple):
+    """What a recurrence returns: every step's read, and the state after the last step."""
+
+    output: Shaped[Tensor, "b t h v"]
+    state: Shaped[Tensor, "n h v k"]
+
+
+class _Inputs(NamedTuple):
+    """A call brought to one shape: full tensors (b, t, h, ·) of one dtype, masked steps all zero."""
+
+    a: Transition
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
+def recur(
+    a: Transition,
+    q: Shaped[Tensor, "..."],
+    k: Shaped[Tensor, "..."],
+    v: Shaped[Tensor, "..."],
+    state: Shaped[Tensor, "..."] | None = None,
+    *,
+    form: str = "auto",
+    backend: str = "auto",
+    chunk: int | None = None,
+    read: str = "after",
+    mask: Shaped[Tensor, "..."] | None = None,
+    cu_seqlens: Shaped[Tensor, "..."] | list[int] | None = None,
+) -> Result:
+    """Run the recurrence over a text and return every read and the last state.
+
+        S_t = S_{t-1} A_t + v_t k_t^T          o_t = S_t q_t          (read="before": o_t = S_{t-1} q_t)
+
+    Nothing else is done: no scale on `q`, no beta on the write. `q` and `k` (b, t, h, k), `v` (b, t, hv, v) with `hv` a
+    multiple of `h` (value head i uses key head i // (hv / h)), `state` (b, hv, v, k) or None for zeros. The output has
+    the dtype of `q`, `k`, `v`; sums and the state are float32, float64 for float64 inputs, complex where anything is.
+
+    - form: "recurrent", "scan", "chunkwise", "parallel" or "auto"; all give the same numbers.
+    - backend: "torch" or "auto".
+    - chunk: steps a chunk of the chunkwise form, any int >= 1; 64 where None.
+    - mask (b, t), bool or 0/1: a masked step is an exact no-op and its output 0, whatever it holds.
+    - cu_seqlens: sequences laid end to end in one row (b = 1), from 0 to t; the state then has one row a sequence.
+
+    Raises ValueError on shapes, dtypes or options that don't fit. Differentiable in everything, the state included.
+
+    >>> import torch, lavagna as lv
+    >>> q, k, v = torch.randn(3, 1, 5, 2, 4, dtype=torch.float64)
+    >>> one, two = (lv.recur(lv.identity(), q, k, v, form=form).output for form in ("recurrent", "parallel"))
+    >>> torch.allclose(one, two)
+    True
+    """
+    run = _chosen(form, backend, chunk, read)
+    _check(a, q, k, v, state)
+    batch, steps = q.shape[:2]
+    real = None if mask is None else as_mask("recur", mask, batch, steps)
+    offsets = None if cu_seqlens is None else as_offsets("recur", cu_seqlens, batch, steps)
+    with torch.autocast(q.device.type, enabled=False):
+        dtype = _dtype(a, q, k, v, state)
+        start = _start(state, batch if offsets is None else len(offsets) - 1, k, v, dtype)
+        inputs = _full(a, q, k, v, dtype, real)
+        options = {"read": read, "chunk": chunk or CHUNK}
+        if offsets is None:
+            output, last = run(inputs, start, options)
+        else:
+            output, last = _packed(run, inputs, start, options, packed_rows(offsets, real, device=q.device))
+        output = output.to(dtype if dtype.is_complex else q.dtype)
+        if real is not None:
+            output = output.masked_fill(~real[:, :, None, None], 0)
+    return Result(output, last)
+
+
+def _chosen(form: str, backend: str, chunk: int | None, read: str) -> Callable[[_Inputs, Tensor, dict], Result]:
+    """The function that runs a checked call, for the options of `recur`; raises ValueError on options that can't be."""
+    if form != "auto" and form not in FORMS:
+        raise ValueError(f"recur: form must be one of {', '.join(FORMS)} or auto, but came as {form!r}.")
+    if backend not in ("auto", *BACKENDS):
+        raise ValueError(f"recur: backend must be one of {', '.join(BACKENDS)} or auto, but came as {backend!r}.")
+    if backend not in ("auto", "torch"):
+        raise ValueError(f"recur: the {backend} backend has no kernel for this call. Use backend='torch' or 'auto'.")
+    if read not in READS:
+        raise ValueError(f"recur: read must be 'after' or 'before', but came as {read!r}.")
+    if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
+        raise ValueError(f"recur: chunk must be an int >= 1 or None, but came as {chunk!r}.")
+
+    def run(inputs: _Inputs, start: Tensor, options: dict) -> Result:
+        batch, steps = inputs.v.shape[:2]
+        if not steps or not batch:
+            return Result(inputs.v * 1, start.clone())
+        few = chunk is None and steps <= FEW
+        name = form if form != "auto" else "recurrent" if few else "chunkwise"
+        return Result(*FORMS[name](*inputs, start, **options))
+
+    return run
+
+
+def _packed(run: Callable, inputs: _Inputs, start: Tensor, options: dict, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Run every segment as a row of its own, rows of like length together so that little is spent on filling up."""
+    output = torch.zeros_like(inputs.v)
+    order, lasts = [], []
+    for members, length in _alike(rows.counts.tolist()):
+        some = rows.select(members, length)
+        gather = shared(some.gather)
+        own = _Inputs(inputs.a.map(gather), *(gather(x) for x in inputs[1:]))
+        result = run(own, start[members], options)
+        output = output + some.scatter(result.output)
+        order += members
+        lasts.append(result.state)
+    if not lasts:
+        return output, start.clone()
+    back = torch.tensor(order, device=start.device).argsort()
+    return output, torch.cat(lasts).index_select(0, back)
+
+
+def _alike(counts: list[int]) -> list[tuple[list[int], int]]:
+    """Rows grouped by length, each group within a factor of two, with the length of its longest."""
+    groups: dict[int, list[int]] = {}
+    for row, count in enumerate(counts):
+        groups.setdefault(max(count - 1, 0).bit_length() if count else -1, []).append(row)
+    return [(members, max(counts[row] for row in members)) for members in groups.values()]
+
+
+def _full(a: Transition, q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, real: Tensor | None) -> _Inputs:
+    """Every tensor in one dtype, broadcast axes spread out, one key head a value head, masked steps zero."""
+    batch, steps, heads = v.shape[:3]
+    hidden = None if real is None else ~real[:, :, None, None]
+
+    @shared
+    def full(x: Tensor) -> Tensor:
+        x = x.to(dtype)
+        if x.shape[2] not in (1, heads):
+            x = x.repeat_interleave(heads // x.shape[2], 2)
+        x = x.expand(batch, steps, heads, x.shape[3])
+        return x if hidden is None else x.masked_fill(hidden, 0)
+
+    return _Inputs(a.map(full), full(q), full(k), full(v))
+
+
+def _start(state: Tensor | None, rows: int, k: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
+    wanted = (rows, v.shape[2], v.shape[3], k.shape[3])
+    if state is None:
+        return torch.zeros(wanted, dtype=dtype, device=v.device)
+    if tuple(state.shape) != wanted:
+        raise ValueError(
+            f"recur: state must be (b, h, v, k) = {wanted}, one row a sequence and h the heads of v, but came as "
+            f"{tuple(state.shape)}."
+        )
+    return state.to(dtype)
+
+
+def _dtype(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> torch.dtype:
+    """The dtype of all sums: float32 or float64 as q, k, v are, complex where anything is."""
+    parts = [q, k, v, *a.parts.values()]
+    double = (torch.float64, torch.complex128)
+    if any(x.is_complex() for x in parts) or (state is not None and state.is_complex()):
+        return torch.complex128 if any(x.dtype in double for x in parts) else torch.complex64
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
+def _check(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> None:
+    """Raise one clear ValueError on shapes, dtypes or devices that don't fit."""
+    named = {"q": q, "k": k, "v": v}
+    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())
+    if not isinstance(a, Transition):
+        raise ValueError(f"recur: the first argument must be a transition, e.g. identity(), not {type(a).__name__}.")
+    if any(x.ndim != 4 for x in named.values()):
+        raise ValueError(f"recur: q, k must be (b, t, h, k) and v (b, t, h, v), but came as {shapes}.")
+    if q.shape != k.shape or q.shape[:2] != v.shape[:2] or q.shape[2] == 0 or v.shape[2] % q.shape[2]:
+        raise ValueError(
+            f"recur: q and k must have one shape (b, t, h, k), v the same b and t and a multiple of their heads, "
+            f"but came as {shapes}."
+        )
+    dtypes = {name: x.dtype for name, x in named.items()}
+    if len({dtype.to_real() for dtype in dtypes.values()}) > 1 or not all(
+        dtype.is_floating_point or dtype.is_complex for dtype in dtypes.values()
+    ):
+        listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+        raise ValueError(f"recur: q, k and v must share one floating dtype, but came as {listed}. Cast them with .to().")
+    _check_parts(a, q, v, shapes)
+    for name, x in (named | a.parts | ({} if state is None else {"state": state})).items():
+        if x.device != q.device:
+            raise ValueError(f"recur: q is on {q.device}, but {name} on {x.device}. Move them to one device.")
+
+
+def _check_parts(a: Transition, q: Tensor, v: Tensor, shapes: str) -> None:
+    batch, steps, key_heads, keys = q.shape
+    heads = (1, key_heads, v.shape[2])
+    for name, part in a.parts.items():
+        lasts = {"log_decay": (1, keys), "step": (1,), "beta": (1,)}.get(name, (keys,))
+        came = f"{shapes}, {name} {tuple(part.shape)}"
+        if part.shape[3] not in lasts:
+            mend = f"Use scalar(...) with last axis 1 or diagonal(...) with {keys}. " if name == "log_decay" else ""
+            raise ValueError(f"recur: {name} has last axis {part.shape[3]}, but k has {keys}. {mend}{came}")
+        if part.shape[0] not in (1, batch) or part.shape[1] not in (1, steps) or part.shape[2] not in heads:
+            raise ValueError(
+                f"recur: {name} must have axes b, t, h equal to those of q, k or v, or 1, but the shapes are {came}."
+            )
+        if not part.is_floating_point() and not part.is_complex():
+            raise ValueError(f"recur: {name} must be real or complex floating, but came as {part.dtype}.")

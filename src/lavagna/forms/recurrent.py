@@ -1,0 +1,36 @@
+"""The recurrent form: a left fold, one step after the other."""
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from lavagna.algebra.transition import Transition
+
+
+def recurrent(
+    a: Transition,
+    q: Shaped[Tensor, "b t h k"],
+    k: Shaped[Tensor, "b t h k"],
+    v: Shaped[Tensor, "b t h v"],
+    state: Shaped[Tensor, "b h v k"],
+    *,
+    read: str,
+    chunk: int,
+) -> tuple[Shaped[Tensor, "b t h v"], Shaped[Tensor, "b h v k"]]:
+    """`(...((S_0 A_1 + W_1) A_2 + W_2)...)`: the definition, and the way to generate.
+
+    Cost O(t v k) and, without gradients, memory O(v k): nothing is kept of a step but its output. `chunk` is not used.
+    """
+    log_decay, left, right, decayed = a.factors()
+    decay = None if log_decay is None else log_decay.exp()
+    outputs = []
+    for t in range(q.shape[1]):
+        before = state
+        if decay is not None:
+            state = state * decay[:, t, :, None, :]
+        if left is not None and right is not None:
+            found = (state if decayed else before) @ left[:, t, :, :, None]
+            state = state + found * right[:, t, :, None, :]
+        state = state + v[:, t, :, :, None] * k[:, t, :, None, :]
+        outputs.append(((before if read == "before" else state) @ q[:, t, :, :, None]).squeeze(-1))
+    return torch.stack(outputs, 1), state

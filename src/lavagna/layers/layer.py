@@ -1,0 +1,98 @@
+"""What every layer is: a sequence mixer with state as argument and result."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from lavagna.forms import FORMS
+from lavagna.modules.steps import Steps
+from lavagna.state import State
+
+
+class Mixed(NamedTuple):
+    """What a layer returns: the mixed sequence (b, t, d), and the state after it."""
+
+    y: Float[Tensor, "b t d"]
+    state: State
+
+
+class Layer(nn.Module, ABC):
+    """A sequence mixer, (b, t, d) to (b, t, d), with a memory that it is given and returns.
+
+    A subclass names itself, lists its forms, and says three things: its parameters (`__init__`, and `reset_parameters`
+    for all their values, buffers too), its empty memory (`initial_tensors`), and how it mixes (`mix`). Masks, packing,
+    defaults, checks and the token count are done here, once.
+    """
+
+    name: ClassVar[str]
+    forms: ClassVar[tuple[str, ...]] = tuple(FORMS)
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        if not isinstance(d_model, int) or d_model < 1:
+            raise ValueError(f"{self.name}: d_model must be an int >= 1, but came as {d_model!r}.")
+        self.d_model = d_model
+
+    @abstractmethod
+    def reset_parameters(self) -> None:
+        """Set every parameter and buffer anew, as the paper says."""
+
+    @abstractmethod
+    def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The tensors of an empty state, batch first, without `tokens_seen`. `dtype` is that of the activations."""
+
+    @abstractmethod
+    def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mixed sequence and the new tensors of the state. `x` is zero at masked steps; what `y` is there is not used."""
+
+    def initial_state(
+        self, batch: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> State:
+        """The state before the first token, for `batch` sequences. Memories are float32, float64 for dtype float64."""
+        parameter = next(self.parameters())
+        where = parameter.device if device is None else torch.device(device)
+        tensors = self.initial_tensors(batch, where, dtype or parameter.dtype)
+        return State(self.name, tensors | {"tokens_seen": torch.zeros(batch, dtype=torch.int64, device=where)})
+
+    def forward(
+        self,
+        x: Shaped[Tensor, "..."],
+        state: State | None = None,
+        *,
+        mask: Shaped[Tensor, "..."] | None = None,
+        cu_seqlens: Shaped[Tensor, "..."] | list[int] | None = None,
+        form: str = "auto",
+        backend: str = "auto",
+    ) -> Mixed:
+        """Mix a text (b, t, d) given the state before it; return the mixed text and the state after it.
+
+        `mask` (b, t): a masked step is an exact no-op and `y` is 0 there. `cu_seqlens`: sequences laid end to end in one
+        row (b = 1), with one row of state each. Raises ValueError on shapes or options that don't fit.
+        """
+        if x.ndim != 3 or x.shape[-1] != self.d_model:
+            raise ValueError(f"{self.name}: x must be (b, t, d) with d = {self.d_model}, but came as {tuple(x.shape)}.")
+        if form != "auto" and form not in self.forms:
+            raise ValueError(f"{self.name}: form must be one of {', '.join(self.forms)} or auto, but came as {form!r}.")
+        steps = Steps(self.name, x, mask=mask, cu_seqlens=cu_seqlens, form=form, backend=backend)
+        if state is None:
+            state = self.initial_state(steps.sequences, device=x.device, dtype=x.dtype)
+        self._check_state(state, steps.sequences)
+        y, tensors = self.mix(steps.hide(x), state, steps)
+        tensors = tensors | {"tokens_seen": state.tokens_seen + steps.counts}
+        return Mixed(steps.hide(y), State(self.name, tensors))
+
+    def _check_state(self, state: State, sequences: int) -> None:
+        if not isinstance(state, State) or state.kind != self.name:
+            came = f"the state of {state.kind}" if isinstance(state, State) else type(state).__name__
+            raise ValueError(
+                f"{self.name}: state must be one of this layer's own, but came as {came}. "
+                "Pass what this layer returned, or None to start."
+            )
+        if state.tokens_seen.shape[0] != sequences:
+            raise ValueError(
+                f"{self.name}: the state has {state.tokens_seen.shape[0]} rows, but the call has {sequences} sequences. "
+                "Pass one row a sequence: state.select(rows)."
+            )

@@ -1,0 +1,1 @@
+"""Parts of layers that have parameters or shapes of their own and no paper behind them."""

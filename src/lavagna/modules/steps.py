@@ -1,0 +1,80 @@
+"""Which steps of a call are real, which sequence each belongs to, and how the call asked to be computed."""
+
+from functools import cached_property
+
+import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor
+
+from lavagna.algebra.transition import Transition
+from lavagna.dispatch import Result, recur
+from lavagna.packing import Rows, as_mask, as_offsets, masked_rows, packed_rows
+
+
+class Steps:
+    """The time axis of one call, checked: mask, packing, form and backend. Layers hand it to every part that looks back.
+
+    `rows` is None where every step of every row is real and nothing is packed: the plain case, kept fast.
+    """
+
+    def __init__(
+        self,
+        call: str,
+        x: Shaped[Tensor, "b t *rest"],
+        *,
+        mask: Shaped[Tensor, "..."] | None = None,
+        cu_seqlens: Shaped[Tensor, "..."] | list[int] | None = None,
+        form: str = "auto",
+        backend: str = "auto",
+    ) -> None:
+        self.batch, self.length = x.shape[:2]
+        self.device = x.device
+        self.mask = None if mask is None else as_mask(call, mask, self.batch, self.length)
+        self.offsets = None if cu_seqlens is None else as_offsets(call, cu_seqlens, self.batch, self.length)
+        self.form, self.backend = form, backend
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences, and so rows of state, the call has."""
+        return self.batch if self.offsets is None else len(self.offsets) - 1
+
+    @cached_property
+    def rows(self) -> Rows | None:
+        """Each sequence's real steps as one compact row, or None where the call is plain."""
+        if self.offsets is not None:
+            return packed_rows(self.offsets, self.mask, device=self.device)
+        return None if self.mask is None else masked_rows(self.mask)
+
+    @property
+    def counts(self) -> Int[Tensor, " n"]:
+        """Real steps of each sequence in this call, int64 (n,)."""
+        if self.rows is not None:
+            return self.rows.counts
+        return torch.full((self.batch,), self.length, dtype=torch.int64, device=self.device)
+
+    def positions(self, tokens_seen: Int[Tensor, " n"]) -> Int[Tensor, "b t"]:
+        """The place of each real step in its own sequence, counted from the first token ever seen; 0 where masked."""
+        length = self.length if self.rows is None else self.rows.index.shape[1]
+        place = tokens_seen[:, None] + torch.arange(length, device=self.device)
+        return place if self.rows is None else self.rows.scatter(place)
+
+    def hide(self, x: Shaped[Tensor, "b t *rest"]) -> Shaped[Tensor, "b t *rest"]:
+        """`x` with zeros at masked steps, whatever stood there, and zero gradient to it."""
+        if self.mask is None:
+            return x
+        return x.masked_fill(~self.mask.reshape(*self.mask.shape, *(1,) * (x.ndim - 2)), 0)
+
+    def recur(
+        self,
+        a: Transition,
+        q: Shaped[Tensor, "b t h k"],
+        k: Shaped[Tensor, "b t h k"],
+        v: Shaped[Tensor, "b t hv v"],
+        memory: Shaped[Tensor, "n hv v k"],
+        *,
+        read: str = "after",
+    ) -> Result:
+        """`lavagna.recur` over these steps, in the form and on the backend that the call asked for."""
+        return recur(
+            a, q, k, v, memory, form=self.form, backend=self.backend, read=read, mask=self.mask, cu_seqlens=self.offsets
+        )
