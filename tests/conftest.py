@@ -10,7 +10,7 @@ import torch
 from jaxtyping import install_import_hook
 
 # Before lavagna is imported anywhere, so that every annotated tensor of the package is checked in tests and only there.
-install_import_hook("lavagna", "beartype.beartype")
+install_import_hook("lavagna", "shapes.check")
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=25, database=None)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=500, print_blob=True)

@@ -5,6 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from lavagna.algebra.transition import identity
+from lavagna.forms.recurrent import recurrent
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -71,3 +76,10 @@ def test_files_and_functions_can_be_read_in_one_sitting(file):
             if node.end_lineno - node.lineno >= 60]  # fmt: skip
     assert len(text.splitlines()) <= 300
     assert not long, long
+
+
+def test_annotated_shapes_are_checked_while_tests_run(device):
+    q, v, state = (torch.zeros(shape, device=device) for shape in ((1, 3, 2, 4), (1, 3, 2, 5), (1, 2, 5, 4)))
+    recurrent(identity(), q, q, v, state, read="after", chunk=2)
+    with pytest.raises(TypeCheckError):
+        recurrent(identity(), q, q, v[:, :2], state, read="after", chunk=2)

@@ -1,4 +1,4 @@
-"""Every sequence model with a fixed-size memory as one recurrence, `S_t = S_{t-1} A_t + v_t k_t^T`, in every exact form."""
+"""Every sequence model with a fixed-size memory as one recurrence, `S_t = S_{t-1} A_t + v_t k_t^T`, in every form."""
 
 from lavagna.algebra.transition import (
     Transition,
@@ -11,5 +11,20 @@ from lavagna.algebra.transition import (
 )
 from lavagna.dispatch import Result, recur
 from lavagna.state import ModelState, State, load_state
+from lavagna.version import __version__
 
-__version__ = "0.1.0"
+__all__ = [
+    "ModelState",
+    "Result",
+    "State",
+    "Transition",
+    "__version__",
+    "diagonal",
+    "dplr",
+    "gated_householder",
+    "householder",
+    "identity",
+    "load_state",
+    "recur",
+    "scalar",
+]

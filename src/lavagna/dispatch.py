@@ -195,7 +195,9 @@ def _check(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None)
         dtype.is_floating_point or dtype.is_complex for dtype in dtypes.values()
     ):
         listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
-        raise ValueError(f"recur: q, k and v must share one floating dtype, but came as {listed}. Cast them with .to().")
+        raise ValueError(
+            f"recur: q, k and v must share one floating dtype, but came as {listed}. Cast them with .to()."
+        )
     _check_parts(a, q, v, shapes)
     for name, x in (named | a.parts | ({} if state is None else {"state": state})).items():
         if x.device != q.device:

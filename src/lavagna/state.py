@@ -44,7 +44,8 @@ class _Immutable:
 
     def to(self, *args: object, **kwargs: object) -> Self:
         """Moved or cast as by `Tensor.to`; a float dtype leaves integer tensors alone."""
-        device, dtype, blocking, _ = torch._C._nn._parse_to(*args, **kwargs)  # the parser that nn.Module.to uses
+        # The parser that nn.Module.to uses.
+        device, dtype, blocking, _ = torch._C._nn._parse_to(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
         def move(tensor: Tensor) -> Tensor:
             wanted = dtype if dtype is not None and tensor.is_floating_point() else None
@@ -53,7 +54,7 @@ class _Immutable:
         return self._map(move)
 
     def select(self, rows: Sequence[int] | Int[Tensor, " m"]) -> Self:
-        """The state of some rows, in this order, rows repeated at will (beam search); shares no storage with this one."""
+        """The state of some rows, in this order, repeated at will (beam search); shares no storage with this one."""
         any_tensor = next(iter(self.tensors().values()))
         index = torch.as_tensor(rows, dtype=torch.int64, device=any_tensor.device)
         return self._map(lambda tensor: tensor.index_select(0, index))
@@ -184,7 +185,9 @@ def load_state(path: str | os.PathLike[str], *, device: torch.device | str | Non
             metadata = file.metadata() or {}
             tensors = {name: cast(Tensor, file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"load_state: {path} is not a whole safetensors file ({error}). Save the state again.") from None
+        raise ValueError(
+            f"load_state: {path} is not a whole safetensors file ({error}). Save the state again."
+        ) from None
     if metadata.get("format") != FORMAT:
         came = metadata.get("format", "no lavagna state")
         raise ValueError(f"load_state: {path} holds {came}, but {FORMAT} was wanted. Write it with state.save(path).")

@@ -12,20 +12,18 @@ from lavagna.algebra.transition import Factors
 class Affine(NamedTuple):
     """Affine maps `S -> S A + W`, one a step: axes (b, h, t, ·, ·).
 
-    Exactly one of `log_decay` (..., 1, 1 or k), for a diagonal A, and `matrix` (..., k, k) is given; both absent is A = I.
+    At most one of `log_decay` (..., 1, 1 or k), for a diagonal A, and `matrix` (..., k, k); without both A = I.
     """
 
     log_decay: Tensor | None
     matrix: Tensor | None
     write: Tensor
 
-    def __getitem__(self, steps: slice) -> "Affine":  # type: ignore[override]
+    def at(self, start: int, stop: int, stride: int = 1) -> "Affine":
         """The maps of some steps."""
-        return Affine(*(None if x is None else x[:, :, steps] for x in self._parts))
-
-    @property
-    def _parts(self) -> tuple[Tensor | None, ...]:
-        return (self.log_decay, self.matrix, self.write)
+        steps = slice(start, stop, stride)
+        log_decay, matrix = (None if x is None else x[:, :, steps] for x in (self.log_decay, self.matrix))
+        return Affine(log_decay, matrix, self.write[:, :, steps])
 
 
 def apply(maps: Affine, state: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:

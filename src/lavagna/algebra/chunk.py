@@ -34,7 +34,7 @@ class Chunks(NamedTuple):
 class Fold(NamedTuple):
     """Chunks as affine maps of the state S that each meets; axes (b, h, n, ·, ·), absent parts are zero.
 
-        u = base + recall S^T       output = query S^T + pairs u + local       S' = S decay + u^T keys + write
+    u = base + recall S^T       output = query S^T + pairs u + local       S' = S decay + u^T keys + write
     """
 
     query: Tensor

@@ -12,7 +12,7 @@ Source of the two-level idea: Yang et al. 2024, arXiv 2312.06635, section 4.3; t
 """
 
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 
+@runtime_checkable
 class Decay(Protocol):
     """The decays of a chunk, (..., c, ·), seen from its start, from its end and between its steps.
 

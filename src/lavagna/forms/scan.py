@@ -30,7 +30,7 @@ def scan(
         steps = Affine(None, matrices(factors, k.shape[-1]), write)
     else:
         steps = Affine(None if factors.log_decay is None else factors.log_decay.unsqueeze(-2), None, write)
-    first = apply(steps[:1], state.unsqueeze(2))
+    first = apply(steps.at(0, 1), state.unsqueeze(2))
     steps = steps._replace(write=torch.cat([first, write[:, :, 1:]], 2))
     states = _prefixes(steps).write
     read_from = torch.cat([state.unsqueeze(2), states[:, :, :-1]], 2) if read == "before" else states
@@ -43,13 +43,14 @@ def _prefixes(steps: Affine) -> Affine:
     if count == 1:
         return steps
     # Odd prefixes are the prefixes of the pairs; even ones are one step further.
-    pairs = _prefixes(compose(steps[0 : count - 1 : 2], steps[1:count:2]))
-    between = compose(pairs[: (count - 1) // 2], steps[2:count:2])
-    parts = [
-        None if pair is None else _alternate(torch.cat([own[:, :, :1], even], 2), pair)
-        for own, even, pair in zip(steps, between, pairs, strict=True)
-    ]
-    return Affine(*parts)
+    pairs = _prefixes(compose(steps.at(0, count - 1, 2), steps.at(1, count, 2)))
+    between = compose(pairs.at(0, (count - 1) // 2), steps.at(2, count, 2))
+    log_decay, matrix, write = (
+        None if own is None or even is None or odd is None else _alternate(torch.cat([own[:, :, :1], even], 2), odd)
+        for own, even, odd in zip(steps, between, pairs, strict=True)
+    )
+    assert write is not None
+    return Affine(log_decay, matrix, write)
 
 
 def _alternate(even: Tensor, odd: Tensor) -> Tensor:

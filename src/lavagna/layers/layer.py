@@ -46,7 +46,7 @@ class Layer(nn.Module, ABC):
 
     @abstractmethod
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mixed sequence and the new tensors of the state. `x` is zero at masked steps; what `y` is there is not used."""
+        """The mixed sequence and the new tensors of the state. `x` is zero at masked steps, where `y` is not used."""
 
     def initial_state(
         self, batch: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -69,8 +69,8 @@ class Layer(nn.Module, ABC):
     ) -> Mixed:
         """Mix a text (b, t, d) given the state before it; return the mixed text and the state after it.
 
-        `mask` (b, t): a masked step is an exact no-op and `y` is 0 there. `cu_seqlens`: sequences laid end to end in one
-        row (b = 1), with one row of state each. Raises ValueError on shapes or options that don't fit.
+        `mask` (b, t): a masked step is an exact no-op and `y` is 0 there. `cu_seqlens`: sequences laid end to end in
+        one row (b = 1), with one row of state each. Raises ValueError on shapes or options that don't fit.
         """
         if x.ndim != 3 or x.shape[-1] != self.d_model:
             raise ValueError(f"{self.name}: x must be (b, t, d) with d = {self.d_model}, but came as {tuple(x.shape)}.")
@@ -93,6 +93,6 @@ class Layer(nn.Module, ABC):
             )
         if state.tokens_seen.shape[0] != sequences:
             raise ValueError(
-                f"{self.name}: the state has {state.tokens_seen.shape[0]} rows, but the call has {sequences} sequences. "
-                "Pass one row a sequence: state.select(rows)."
+                f"{self.name}: the state has {state.tokens_seen.shape[0]} rows, but the call has {sequences} sequences."
+                " Pass one row a sequence: state.select(rows)."
             )

@@ -12,7 +12,7 @@ from lavagna.packing import Rows, as_mask, as_offsets, masked_rows, packed_rows
 
 
 class Steps:
-    """The time axis of one call, checked: mask, packing, form and backend. Layers hand it to every part that looks back.
+    """The time axis of one call, checked: mask, packing, form and backend. Layers hand it to parts that look back.
 
     `rows` is None where every step of every row is real and nothing is packed: the plain case, kept fast.
     """
