@@ -17,6 +17,18 @@ hypothesis.settings.register_profile("thorough", deadline=None, max_examples=500
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+class TorchRandom:
+    """torch's generator as hypothesis wants it, so that each drawn example starts from the same seed and replays."""
+
+    seed = staticmethod(torch.manual_seed)
+    getstate = staticmethod(torch.get_rng_state)
+    setstate = staticmethod(torch.set_rng_state)
+
+
+TORCH_RANDOM = TorchRandom()
+hypothesis.register_random(TORCH_RANDOM)
+
+
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="device that the tests put their tensors on")
 
