@@ -3,9 +3,9 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 JOBS ?= 2
 
-# A python3.11 on the path may be a stub that only prints an error, so each candidate is run.
+# A python3.11 on the path may be a stub that only prints an error, or may lack venv, so each candidate is run.
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell \
-	$p -c 'import sys; sys.version_info >= (3, 11) and print("$p")' 2>/dev/null)))
+	$p -c 'import ensurepip, sys, venv; sys.version_info >= (3, 11) and print("$p")' 2>/dev/null)))
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
@@ -41,8 +41,8 @@ clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
 
 $(STAMP): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or later found; name one: make PYTHON=/path/to/python3.11"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or later with venv found; name one: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet "$(TORCH)" $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $(STAMP)
