@@ -26,15 +26,15 @@ def prepare(
     tokenizer: Tokenizer,
     folder: str | os.PathLike,
     *,
-    validation: float = 0.05,
+    validation: float | int = 0.05,
     limit_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> Splits:
     """Encode a source into `folder/tokens.bin`, unless that already holds this very text, and map it.
 
     Documents follow one another in "mixed" order (see `documents`), each ended by the tokenizer's document border if it
-    has one. The last `validation` of the tokens are the validation part. It starts at the document border nearest to that
-    share if this changes its size by less than half, else right there, inside a document.
+    has one. The last `validation` of the tokens are the validation part. It starts at the document border nearest to
+    that share if this changes its size by less than half, else right there, inside a document.
 
     The file is written whole or not at all. What it holds is told by hashes of the text and the tokenizer, so a source
     that changed is encoded anew; the hash reads all of it. `progress` is called with bytes done and bytes in all.
