@@ -75,7 +75,8 @@ def recur(
     batch, steps = q.shape[:2]
     real = None if mask is None else as_mask("recur", mask, batch, steps)
     offsets = None if cu_seqlens is None else as_offsets("recur", cu_seqlens, batch, steps)
-    with torch.autocast(q.device.type, enabled=False):
+    # Autocast refuses the meta device, where no number is computed anyway.
+    with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
         dtype = _dtype(a, q, k, v, state)
         start = _start(state, batch if offsets is None else len(offsets) - 1, k, v, dtype)
         inputs = _full(a, q, k, v, dtype, real)

@@ -90,6 +90,7 @@ class State(_Immutable):
     __slots__ = ("_tensors", "kind")
 
     kind: str
+    _tensors: dict[str, Tensor]
 
     def __init__(self, kind: str, tensors: Mapping[str, Tensor]) -> None:
         assert "tokens_seen" in tensors
@@ -98,13 +99,15 @@ class State(_Immutable):
 
     def tensors(self) -> dict[str, Tensor]:
         """Name to tensor; the first axis of each is the batch."""
-        return dict(object.__getattribute__(self, "_tensors"))
+        return dict(self._tensors)
 
     def __getattr__(self, name: str) -> Tensor:
-        tensors = object.__getattribute__(self, "_tensors")
-        if name in tensors:
-            return tensors[name]
-        raise AttributeError(f"the state of {self.kind} has no {name!r}; it has {', '.join(tensors)}")
+        # A state that is only half made, as while being copied, would ask itself for these for ever.
+        if name in ("_tensors", "kind"):
+            raise AttributeError(name)
+        if name not in self._tensors:
+            raise AttributeError(f"the state of {self.kind} has no {name!r}; it has {', '.join(self._tensors)}")
+        return self._tensors[name]
 
     def replace(self, **tensors: Tensor) -> "State":
         """A state with some tensors exchanged. Raises ValueError on a name that this state lacks."""

@@ -1,7 +1,5 @@
 """Which steps of a call are real, which sequence each belongs to, and how the call asked to be computed."""
 
-from functools import cached_property
-
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
@@ -14,7 +12,8 @@ from lavagna.packing import Rows, as_mask, as_offsets, masked_rows, packed_rows
 class Steps:
     """The time axis of one call, checked: mask, packing, form and backend. Layers hand it to parts that look back.
 
-    `rows` is None where every step of every row is real and nothing is packed: the plain case, kept fast.
+    `rows` has each sequence's real steps as one compact row; it is None where every step is real and nothing is packed:
+    the plain case, kept fast.
     """
 
     def __init__(
@@ -32,18 +31,12 @@ class Steps:
         self.mask = None if mask is None else as_mask(call, mask, self.batch, self.length)
         self.offsets = None if cu_seqlens is None else as_offsets(call, cu_seqlens, self.batch, self.length)
         self.form, self.backend = form, backend
+        self.rows = self._compact()
 
     @property
     def sequences(self) -> int:
         """How many sequences, and so rows of state, the call has."""
         return self.batch if self.offsets is None else len(self.offsets) - 1
-
-    @cached_property
-    def rows(self) -> Rows | None:
-        """Each sequence's real steps as one compact row, or None where the call is plain."""
-        if self.offsets is not None:
-            return packed_rows(self.offsets, self.mask, device=self.device)
-        return None if self.mask is None else masked_rows(self.mask)
 
     @property
     def counts(self) -> Int[Tensor, " n"]:
@@ -78,3 +71,8 @@ class Steps:
         return recur(
             a, q, k, v, memory, form=self.form, backend=self.backend, read=read, mask=self.mask, cu_seqlens=self.offsets
         )
+
+    def _compact(self) -> Rows | None:
+        if self.offsets is not None:
+            return packed_rows(self.offsets, self.mask, device=self.device)
+        return None if self.mask is None else masked_rows(self.mask)
