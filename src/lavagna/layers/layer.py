@@ -22,9 +22,9 @@ class Mixed(NamedTuple):
 class Layer(nn.Module, ABC):
     """A sequence mixer, (b, t, d) to (b, t, d), with a memory that it is given and returns.
 
-    A subclass names itself, lists its forms, and says three things: its parameters (`__init__`, and `reset_parameters`
-    for all their values, buffers too), its empty memory (`initial_tensors`), and how it mixes (`mix`). Masks, packing,
-    defaults, checks and the token count are done here, once.
+    A subclass names itself, lists its forms, and says three things: its parameters (`__init__`, whose last line calls
+    `reset_parameters`, which alone sets their values), its empty memory (`initial_tensors`), and how it mixes (`mix`).
+    Masks, packing, defaults, checks and the token count are done here, once.
     """
 
     name: ClassVar[str]
@@ -36,9 +36,14 @@ class Layer(nn.Module, ABC):
             raise ValueError(f"{self.name}: d_model must be an int >= 1, but came as {d_model!r}.")
         self.d_model = d_model
 
-    @abstractmethod
     def reset_parameters(self) -> None:
-        """Set every parameter and buffer anew, as the paper says."""
+        """Set every parameter anew, as the paper says: here those of the parts, in a subclass its own besides.
+
+        Nothing else draws random numbers, so a layer built on the meta device, moved by `to_empty` and reset has the
+        values of one built in place with the same seed.
+        """
+        for part in self.children():
+            part.reset_parameters()  # pyright: ignore[reportCallIssue]
 
     @abstractmethod
     def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -46,15 +51,15 @@ class Layer(nn.Module, ABC):
 
     @abstractmethod
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mixed sequence and the new tensors of the state. `x` is zero at masked steps, where `y` is not used."""
+        """The mixed sequence and the new tensors of the state. `x` is zero at masked steps; `y` there is not used."""
 
     def initial_state(
         self, batch: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:
         """The state before the first token, for `batch` sequences. Memories are float32, float64 for dtype float64."""
-        parameter = next(self.parameters())
-        where = parameter.device if device is None else torch.device(device)
-        tensors = self.initial_tensors(batch, where, dtype or parameter.dtype)
+        weight = self._weight
+        where = weight.device if device is None else torch.device(device)
+        tensors = self.initial_tensors(batch, where, dtype or weight.dtype)
         return State(self.name, tensors | {"tokens_seen": torch.zeros(batch, dtype=torch.int64, device=where)})
 
     def forward(
@@ -72,8 +77,7 @@ class Layer(nn.Module, ABC):
         `mask` (b, t): a masked step is an exact no-op and `y` is 0 there. `cu_seqlens`: sequences laid end to end in
         one row (b = 1), with one row of state each. Raises ValueError on shapes or options that don't fit.
         """
-        if x.ndim != 3 or x.shape[-1] != self.d_model:
-            raise ValueError(f"{self.name}: x must be (b, t, d) with d = {self.d_model}, but came as {tuple(x.shape)}.")
+        self._check_input(x)
         if form != "auto" and form not in self.forms:
             raise ValueError(f"{self.name}: form must be one of {', '.join(self.forms)} or auto, but came as {form!r}.")
         steps = Steps(self.name, x, mask=mask, cu_seqlens=cu_seqlens, form=form, backend=backend)
@@ -84,6 +88,20 @@ class Layer(nn.Module, ABC):
         tensors = tensors | {"tokens_seen": state.tokens_seen + steps.counts}
         return Mixed(steps.hide(y), State(self.name, tensors))
 
+    @property
+    def _weight(self) -> Tensor:
+        """A matrix, whose dtype is the activations'; decays, which have one axis, may be wider."""
+        return next(parameter for parameter in self.parameters() if parameter.ndim > 1)
+
+    def _check_input(self, x: Tensor) -> None:
+        if x.ndim != 3 or x.shape[-1] != self.d_model:
+            raise ValueError(f"{self.name}: x must be (b, t, d) with d = {self.d_model}, but came as {tuple(x.shape)}.")
+        if x.dtype != self._weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(
+                f"{self.name}: x is {x.dtype}, but the layer's weights are {self._weight.dtype}. "
+                "Cast one of them with .to(), or call inside torch.autocast."
+            )
+
     def _check_state(self, state: State, sequences: int) -> None:
         if not isinstance(state, State) or state.kind != self.name:
             came = f"the state of {state.kind}" if isinstance(state, State) else type(state).__name__
@@ -93,6 +111,6 @@ class Layer(nn.Module, ABC):
             )
         if state.tokens_seen.shape[0] != sequences:
             raise ValueError(
-                f"{self.name}: the state has {state.tokens_seen.shape[0]} rows, but the call has {sequences} sequences."
-                " Pass one row a sequence: state.select(rows)."
+                f"{self.name}: the state has {state.tokens_seen.shape[0]} rows, but the call has {sequences} "
+                "sequences. Pass one row a sequence: state.select(rows)."
             )

@@ -1,0 +1,49 @@
+"""Every architecture by name. A new one is a file beside this one and a line here."""
+
+import inspect
+from importlib import import_module
+from typing import Any, cast
+
+from lavagna.layers.layer import Layer
+
+LAYERS = {
+    "linear_attention": "linear_attention:LinearAttention",
+    "gated_delta_net": "gated_delta_net:GatedDeltaNet",
+}
+
+
+def names() -> list[str]:
+    """The name of every architecture, baselines included."""
+    return list(LAYERS)
+
+
+def layer_class(name: str) -> type[Layer]:
+    """The class of a name, imported when first asked for. Raises ValueError on an unknown name."""
+    if name not in LAYERS:
+        raise ValueError(f"layers: there is no layer {name!r}. Use one of {', '.join(LAYERS)}.")
+    module, found = LAYERS[name].split(":")
+    return cast(type[Layer], getattr(import_module(f"lavagna.layers.{module}"), found))
+
+
+def options(name: str) -> dict[str, Any]:
+    """The options that a layer takes, each with its default."""
+    parameters = inspect.signature(layer_class(name)).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def build(name: str, d_model: int, **chosen: Any) -> Layer:
+    """A new layer of width `d_model`, its parameters set as its paper says. Other options are the layer's own.
+
+    Raises ValueError on an unknown name or sizes that don't fit, TypeError on an unknown option; both list the legal.
+
+    >>> layer = build("linear_attention", 32, heads=2, feature_map="relu")
+    >>> import torch
+    >>> y, state = layer(torch.randn(1, 5, 32))
+    >>> state.tokens_seen
+    tensor([5])
+    """
+    legal = options(name)
+    unknown = [option for option in chosen if option not in legal]
+    if unknown:
+        raise TypeError(f"{name}: there is no option {', '.join(unknown)}. Use any of {', '.join(legal)}.")
+    return layer_class(name)(d_model, **chosen)

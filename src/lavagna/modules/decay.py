@@ -1,0 +1,39 @@
+"""Learned decays with a rate and a step size: their initial values and the decay they make."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lavagna.modules.precision import wide
+from lavagna.modules.weight_decay import exempt
+
+
+def step_size(x: Float[Tensor, "*axes h"], bias: Float[Tensor, " h"]) -> Float[Tensor, "*axes h"]:
+    """How long a step lasts, `softplus(x + bias)`, float32 at least."""
+    return F.softplus(wide(x) + wide(bias))
+
+
+def rate(log: Float[Tensor, " h"]) -> Float[Tensor, "1 1 h 1"]:
+    """The log-decay of a step of length one, `-exp(log)`, float32 at least, shaped as a constant decay per head."""
+    return -wide(log).exp()[None, None, :, None]
+
+
+def reset_rates(log: nn.Parameter, *, low: float, high: float) -> None:
+    """Rates exp(log) uniform between `low` and `high`; exempt from weight decay."""
+    with torch.no_grad():
+        log.uniform_(low, high).log_()
+    exempt(log)
+
+
+def reset_steps(bias: nn.Parameter, *, low: float = 1e-3, high: float = 0.1) -> None:
+    """Step sizes softplus(bias) log-uniform between `low` and `high`; exempt from weight decay.
+
+    The inverse of `s = softplus(b)` is `b = s + log(-expm1(-s))`.
+    """
+    with torch.no_grad():
+        size = bias.uniform_(math.log(low), math.log(high)).exp()
+        bias.copy_(size + torch.log(-torch.expm1(-size)))
+    exempt(bias)

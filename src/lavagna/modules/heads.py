@@ -1,0 +1,73 @@
+"""How a width is shared among heads."""
+
+from typing import NamedTuple
+
+
+class Heads(NamedTuple):
+    """How many heads, and how wide each is."""
+
+    count: int
+    size: int
+
+
+def heads_of(
+    call: str, width: int, heads: int | None, head_dim: int | None, *, what: str = "d_model", most: int = 64
+) -> Heads:
+    """The heads of a width: what was asked for, else heads of the largest size up to `most` that divides the width.
+
+    Raises ValueError where `heads` or `head_dim`, given alone, doesn't divide the width. Given both, they stand as they
+    are: the projections need not be square.
+
+    >>> heads_of("layer", 48, None, None)
+    Heads(count=1, size=48)
+    >>> heads_of("layer", 1072, None, None)
+    Heads(count=67, size=16)
+    """
+    for name, given in (("heads", heads), ("head_dim", head_dim)):
+        if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
+            raise ValueError(f"{call}: {name} must be an int >= 1, but came as {given!r}.")
+    if heads is not None and head_dim is not None:
+        return Heads(heads, head_dim)
+    if heads is not None:
+        return Heads(heads, _divided(call, width, "heads", heads, what))
+    if head_dim is not None:
+        return Heads(_divided(call, width, "head_dim", head_dim, what), head_dim)
+    size = max(divisor for divisor in _divisors(width) if divisor <= most)
+    return Heads(width // size, size)
+
+
+def _divided(call: str, width: int, name: str, given: int, what: str) -> int:
+    if width % given:
+        nearest = min(_divisors(width), key=lambda divisor: abs(divisor - given))
+        raise ValueError(
+            f"{call}: {name}={given} does not divide {what} = {width}. Use {name}={nearest}, "
+            "or give both heads and head_dim."
+        )
+    return width // given
+
+
+def _divisors(width: int) -> list[int]:
+    return [divisor for divisor in range(1, width + 1) if width % divisor == 0]
+
+
+def value_heads_of(call: str, keys: Heads, value_heads: int | None, expand: float) -> Heads:
+    """Value heads: a multiple of the key heads, each `expand` times as wide. Raises ValueError where one can't be."""
+    count = keys.count if value_heads is None else value_heads
+    if not isinstance(count, int) or count < 1 or count % keys.count:
+        mend = max(round(count / keys.count), 1) * keys.count if isinstance(count, int | float) else keys.count
+        raise ValueError(
+            f"{call}: value_heads must be a multiple of heads = {keys.count}, but came as {count!r}. "
+            f"Use value_heads={mend}."
+        )
+    return Heads(count, expanded(call, "head_dim", keys.size, expand))
+
+
+def expanded(call: str, what: str, width: int, expand: float) -> int:
+    """`width` times `expand`, which must come out as a whole number >= 1."""
+    size = width * expand
+    if size < 1 or size != int(size):
+        mend = max(round(size), 1) / width
+        raise ValueError(
+            f"{call}: expand={expand} times {what} = {width} is no whole number of channels. Use expand={mend:g}."
+        )
+    return int(size)

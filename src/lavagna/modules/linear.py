@@ -1,0 +1,51 @@
+"""Linear maps that draw no random numbers until `reset_parameters` is called."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Shaped
+from torch import Tensor, nn
+
+from lavagna.modules.precision import wide
+from lavagna.modules.weight_decay import exempt
+
+
+class Linear(nn.Module):
+    """`x W^T + b` over the last axis. The constructor leaves the values open: `reset_parameters` sets them.
+
+    So a model built on the meta device, moved by `to_empty` and reset has the values of one built in place with the
+    same seed. Weights (d_out, d_in).
+    """
+
+    def __init__(self, d_in: int, d_out: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(d_out, d_in))
+        self.bias = nn.Parameter(torch.empty(d_out)) if bias else None
+
+    def reset_parameters(self) -> None:
+        """Weights uniform within +-d_in^-1/2 (LeCun et al. 1998, as torch has it), bias zero."""
+        bound = self.weight.shape[1] ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        exempt(self.bias)
+
+    def forward(self, x: Shaped[Tensor, "... d_in"]) -> Shaped[Tensor, "... d_out"]:
+        return F.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[1]}, {self.weight.shape[0]}, bias={self.bias is not None}"
+
+
+class WideLinear(Linear):
+    """A linear map computed in float32 at least, under autocast and with bfloat16 weights too: for decays and gates."""
+
+    def forward(self, x: Shaped[Tensor, "... d_in"]) -> Shaped[Tensor, "... d_out"]:
+        with torch.autocast(x.device.type, enabled=False):
+            bias = None if self.bias is None else wide(self.bias)
+            return F.linear(wide(x), wide(self.weight), bias)
+
+
+def reset_xavier(weight: Shaped[Tensor, "d_out d_in"], sizes: list[int], *, gain: float) -> None:
+    """Set each block of `sizes` rows of a weight as a matrix of its own, by the rule of Glorot and Bengio 2010."""
+    for block in weight.detach().split(sizes):
+        nn.init.xavier_uniform_(block, gain=gain)

@@ -1,0 +1,81 @@
+"""Norms over the last axis, computed in float32 at least, plain and with the gates that papers put around them."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Shaped
+from torch import Tensor, nn
+
+from lavagna.modules.precision import wide
+from lavagna.modules.weight_decay import exempt
+
+
+class RMSNorm(nn.Module):
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis; on (b, t, h, v) it is one norm a head.
+
+    Zhang and Sennrich 2019, arXiv 1910.07467.
+    """
+
+    def __init__(self, width: int, *, eps: float = 1e-5, affine: bool = True) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(width)) if affine else None
+
+    def reset_parameters(self) -> None:
+        """Weights one."""
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+            exempt(self.weight)
+
+    def forward(self, x: Shaped[Tensor, "*axes width"]) -> Shaped[Tensor, "*axes width"]:
+        return self._normalized(wide(x)).to(x.dtype)
+
+    def _normalized(self, x: Tensor) -> Tensor:
+        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+        return y if self.weight is None else y * self.weight
+
+    def extra_repr(self) -> str:
+        width = None if self.weight is None else self.weight.shape[0]
+        return f"weight={width}, eps={self.eps}"
+
+
+class GatedRMSNorm(RMSNorm):
+    """Norm first, gate after: `norm(x) * silu(gate)` (RetNet, GLA, Gated DeltaNet)."""
+
+    def forward(
+        self, x: Shaped[Tensor, "*axes width"], gate: Shaped[Tensor, "*axes width"]
+    ) -> Shaped[Tensor, "*axes width"]:
+        return (self._normalized(wide(x)) * F.silu(wide(gate))).to(x.dtype)
+
+
+class GroupedRMSNorm(nn.Module):
+    """Gate first, norm after, over each of `groups` equal spans of the last axis: `norm(x * silu(gate))` (Mamba-2).
+
+    Dao and Gu 2024, arXiv 2405.21060 (`RMSNormGated` with `norm_before_gate=False`).
+    """
+
+    def __init__(self, width: int, *, groups: int = 1, eps: float = 1e-5) -> None:
+        super().__init__()
+        assert width % groups == 0
+        self.groups, self.eps = groups, eps
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def reset_parameters(self) -> None:
+        """Weights one."""
+        nn.init.ones_(self.weight)
+        exempt(self.weight)
+
+    def forward(
+        self, x: Shaped[Tensor, "*axes width"], gate: Shaped[Tensor, "*axes width"]
+    ) -> Shaped[Tensor, "*axes width"]:
+        spans = (wide(x) * F.silu(wide(gate))).unflatten(-1, (self.groups, -1))
+        spans = spans * torch.rsqrt(spans.square().mean(-1, keepdim=True) + self.eps)
+        return (spans.flatten(-2) * self.weight).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, groups={self.groups}, eps={self.eps}"
+
+
+def unit(x: Shaped[Tensor, "*axes k"], *, eps: float = 1e-6) -> Shaped[Tensor, "*axes k"]:
+    """Vectors of length one, `x / sqrt(sum(x^2) + eps)`; a zero vector stays zero, with a finite gradient."""
+    y = wide(x)
+    return (y * torch.rsqrt(y.square().sum(-1, keepdim=True) + eps)).to(x.dtype)

@@ -1,0 +1,61 @@
+"""A short causal convolution over time, one filter a channel, with its window as state."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lavagna.modules.precision import wide
+from lavagna.modules.steps import Steps
+from lavagna.modules.weight_decay import exempt
+
+
+class ShortConv(nn.Module):
+    """Each channel's last `width` tokens, weighted: `y_t = sum_i weight_i x_{t - width + 1 + i} + bias`.
+
+    What lies before the call is the window, the last `width - 1` real tokens of each sequence (n, width - 1, c), zeros
+    at the start. Masked steps are stepped over: they neither enter the window nor stand between two real tokens. No sum
+    depends on the length of the call, so any cut of a sequence is exact to the bit.
+    """
+
+    def __init__(self, channels: int, width: int = 4, *, bias: bool = False) -> None:
+        super().__init__()
+        self.channels, self.width = channels, width
+        self.weight = nn.Parameter(torch.empty(channels, width))
+        self.bias = nn.Parameter(torch.empty(channels)) if bias else None
+
+    def reset_parameters(self) -> None:
+        """Weights uniform within +-width^-1/2, bias zero."""
+        bound = self.width**-0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        exempt(self.bias)
+
+    def initial_window(self, batch: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "b w c"]:
+        """The window before the first token: zeros."""
+        return torch.zeros(batch, self.width - 1, self.channels, device=device, dtype=dtype)
+
+    def forward(
+        self, x: Float[Tensor, "b t c"], window: Float[Tensor, "n w c"], steps: Steps
+    ) -> tuple[Float[Tensor, "b t c"], Float[Tensor, "n w c"]]:
+        """The convolved steps, in the dtype of `x`, and the window after them."""
+        rows = steps.rows
+        real = x if rows is None else rows.gather(x)
+        # A state kept in float32 under autocast stays float32: what it holds is never rounded a second time.
+        kept = torch.promote_types(window.dtype, x.dtype)
+        past = torch.cat([window.to(kept), real.to(kept)], 1)
+        y = self._weighted(past, real.shape[1]).to(x.dtype)
+        if rows is None:
+            return y, past[:, real.shape[1] :].clone()
+        last = rows.counts[:, None] + torch.arange(self.width - 1, device=x.device)
+        return rows.scatter(y), past.gather(1, last[:, :, None].expand(-1, -1, self.channels))
+
+    def _weighted(self, past: Tensor, length: int) -> Tensor:
+        weight = wide(self.weight)
+        y = past[:, :length] * weight[:, 0]
+        for i in range(1, self.width):
+            y = y + past[:, i : i + length] * weight[:, i]
+        return y if self.bias is None else y + wide(self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, width={self.width}, bias={self.bias is not None}"
