@@ -8,7 +8,12 @@ from lavagna.layers.layer import Layer
 
 LAYERS = {
     "linear_attention": "linear_attention:LinearAttention",
+    "retention": "retention:Retention",
+    "gla": "gla:GLA",
+    "delta_net": "delta_net:DeltaNet",
     "gated_delta_net": "gated_delta_net:GatedDeltaNet",
+    "mamba2": "mamba2:Mamba2",
+    "softmax_attention": "softmax_attention:SoftmaxAttention",
 }
 
 

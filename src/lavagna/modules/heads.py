@@ -15,6 +15,8 @@ def heads_of(
 ) -> Heads:
     """The heads of a width: what was asked for, else heads of the largest size up to `most` that divides the width.
 
+    A default size is a multiple of 8 where the width is.
+
     Raises ValueError where `heads` or `head_dim`, given alone, doesn't divide the width. Given both, they stand as they
     are: the projections need not be square.
 
@@ -22,6 +24,8 @@ def heads_of(
     Heads(count=1, size=48)
     >>> heads_of("layer", 1072, None, None)
     Heads(count=67, size=16)
+    >>> heads_of("layer", 1008, None, None)
+    Heads(count=18, size=56)
     """
     for name, given in (("heads", heads), ("head_dim", head_dim)):
         if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
@@ -32,7 +36,8 @@ def heads_of(
         return Heads(heads, _divided(call, width, "heads", heads, what))
     if head_dim is not None:
         return Heads(_divided(call, width, "head_dim", head_dim, what), head_dim)
-    size = max(divisor for divisor in _divisors(width) if divisor <= most)
+    unit = 8 if width % 8 == 0 else 1
+    size = max(divisor for divisor in _divisors(width) if divisor % unit == 0 and divisor <= max(most, unit))
     return Heads(width // size, size)
 
 
@@ -62,12 +67,12 @@ def value_heads_of(call: str, keys: Heads, value_heads: int | None, expand: floa
     return Heads(count, expanded(call, "head_dim", keys.size, expand))
 
 
-def expanded(call: str, what: str, width: int, expand: float) -> int:
+def expanded(call: str, what: str, width: int, expand: float, *, option: str = "expand") -> int:
     """`width` times `expand`, which must come out as a whole number >= 1."""
     size = width * expand
     if size < 1 or size != int(size):
         mend = max(round(size), 1) / width
         raise ValueError(
-            f"{call}: expand={expand} times {what} = {width} is no whole number of channels. Use expand={mend:g}."
+            f"{call}: {option}={expand} times {what} = {width} is no whole number of channels. Use {option}={mend:g}."
         )
     return int(size)

@@ -45,6 +45,23 @@ class WideLinear(Linear):
             return F.linear(wide(x), wide(self.weight), bias)
 
 
+class LowRank(nn.Module):
+    """Two linear maps through a narrow middle, `W_2 W_1 x + b`, float32 at least: gates that cost few parameters."""
+
+    def __init__(self, d_in: int, rank: int, d_out: int) -> None:
+        super().__init__()
+        self.down = WideLinear(d_in, rank)
+        self.up = WideLinear(rank, d_out, bias=True)
+
+    def reset_parameters(self) -> None:
+        """Each map as `Linear` sets it."""
+        self.down.reset_parameters()
+        self.up.reset_parameters()
+
+    def forward(self, x: Shaped[Tensor, "... d_in"]) -> Shaped[Tensor, "... d_out"]:
+        return self.up(self.down(x))
+
+
 def reset_xavier(weight: Shaped[Tensor, "d_out d_in"], sizes: list[int], *, gain: float) -> None:
     """Set each block of `sizes` rows of a weight as a matrix of its own, by the rule of Glorot and Bengio 2010."""
     for block in weight.detach().split(sizes):

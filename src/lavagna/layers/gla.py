@@ -1,0 +1,80 @@
+"""Gated linear attention: every key channel fades at a pace that the token decides."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from lavagna.algebra.transition import diagonal
+from lavagna.layers.layer import Layer
+from lavagna.modules.heads import Heads, expanded, heads_of
+from lavagna.modules.linear import Linear, LowRank, reset_xavier
+from lavagna.modules.norm import GatedRMSNorm
+from lavagna.modules.precision import wide_dtype
+from lavagna.modules.projection import QKV
+from lavagna.modules.steps import Steps
+from lavagna.state import State
+
+
+class GLA(Layer):
+    """Linear attention whose memory fades channel by channel, by gates of low rank.
+
+        S_t = S_{t-1} diag(alpha_t) + v_t k_t^T          o_t = S_t q_t / sqrt(head_dim)
+        log alpha_t = logsigmoid(W_2 W_1 x_t + b) / temperature
+
+    Keys are `expand_k` = 1/2 as wide as the model, values `expand` = 1. Each head's read is RMS-normalized and gated by
+    silu. Gates are float32 at least.
+
+    - heads, head_dim: of the keys; the largest size up to 64 that divides their width by default.
+    - gate_rank, temperature: 16 and 16; a large temperature lets a channel forget slowly.
+    - conv_size: 0 for none as in the paper, else q, k, v are convolved over that many tokens and passed through SiLU.
+
+    State: `memory` (b, h, v, k), and `window` where there is a convolution. Yang et al. 2024, arXiv 2312.06635.
+    """
+
+    name = "gla"
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        heads: int | None = None,
+        head_dim: int | None = None,
+        expand_k: float = 0.5,
+        expand: float = 1,
+        gate_rank: int = 16,
+        temperature: float = 16.0,
+        conv_size: int = 0,
+        norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__(d_model)
+        width = expanded(self.name, "d_model", d_model, expand_k, option="expand_k")
+        self.keys = heads_of(self.name, width, heads, head_dim, what="expand_k * d_model")
+        size = expanded(self.name, "head_dim", self.keys.size, expand / expand_k, option="expand / expand_k")
+        self.values = Heads(self.keys.count, size)
+        self.temperature = temperature
+        keys, values = self.keys.count * self.keys.size, self.values.count * self.values.size
+        self.qkv = QKV(self.name, d_model, self.keys, self.values, conv_size=conv_size)
+        self.decay = LowRank(d_model, gate_rank, keys)
+        self.gate = Linear(d_model, values)
+        self.norm = GatedRMSNorm(self.values.size, eps=norm_eps)
+        self.out = Linear(values, d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Glorot's rule with gain 2^-2.5 for every matrix, biases zero, as published."""
+        super().reset_parameters()
+        reset_xavier(self.qkv.linear.weight, self.qkv.sizes, gain=2**-2.5)
+        for part in (self.decay.down, self.decay.up, self.gate, self.out):
+            reset_xavier(part.weight, [part.weight.shape[0]], gain=2**-2.5)
+
+    def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        memory = torch.zeros(batch, *self.values, self.keys.size, device=device, dtype=wide_dtype(dtype))
+        return {"memory": memory, **self.qkv.initial_tensors(batch, device, dtype)}
+
+    def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
+        q, k, v, tensors = self.qkv(x, state, steps)
+        log_decay = F.logsigmoid(self.decay(x)).unflatten(-1, self.keys) / self.temperature
+        o, tensors["memory"] = steps.recur(diagonal(log_decay), q * self.keys.size**-0.5, k, v, state.memory)
+        y = self.norm(o, self.gate(x).unflatten(-1, self.values))
+        return self.out(y.flatten(2)), tensors

@@ -1,0 +1,108 @@
+"""Mamba-2: a state-space model with one decay a head, which is a linear attention with a fading memory."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lavagna.algebra.transition import scalar
+from lavagna.layers.layer import Layer
+from lavagna.modules.decay import rate, reset_rates, reset_steps, step_size
+from lavagna.modules.heads import Heads, expanded, heads_of
+from lavagna.modules.linear import Linear, WideLinear
+from lavagna.modules.norm import GroupedRMSNorm
+from lavagna.modules.precision import wide, wide_dtype
+from lavagna.modules.short_conv import ShortConv
+from lavagna.modules.steps import Steps
+from lavagna.modules.weight_decay import exempt
+from lavagna.state import State
+
+
+class Mamba2(Layer):
+    """A state-space model whose every head has one decay, set by a step size that the token decides.
+
+        S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T          y_t = S_t C_t + D x_t
+        A = -exp(A_log)          dt_t = softplus(W_dt u_t + dt_bias), kept within dt_limit
+
+    In the letters of the other layers x is the value, B the key, C the query. x, B, C are projections of the input u,
+    convolved over `conv_size` tokens and passed through SiLU. Head h reads group h // (heads / groups) of B and C. The
+    result is gated, then RMS-normalized over each of the `groups` spans: `norm(y * silu(z))`.
+
+    - expand: width of x over d_model, 2; heads, head_dim: of x, the largest size up to 64 by default.
+    - d_state: width of B and C, d_model up to 128 by default; groups: how many B and C there are, 1.
+    - dt_limit: smallest and largest step size. Decays and step sizes are float32 at least.
+    - depth: how many layers the model has; the output weights start smaller by its square root.
+
+    State: `memory` (b, h, head_dim, d_state), `window` (b, conv_size - 1, channels of x, B, C). Initial rates
+    exp(A_log) are uniform in [1, 16], D is 1, step sizes softplus(dt_bias) log-uniform in [1e-3, 0.1].
+    Dao and Gu 2024, arXiv 2405.21060; `Mamba2` of mamba_ssm.
+    """
+
+    name = "mamba2"
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        heads: int | None = None,
+        head_dim: int | None = None,
+        d_state: int | None = None,
+        groups: int = 1,
+        expand: float = 2,
+        conv_size: int = 4,
+        dt_limit: tuple[float, float] = (0.0, float("inf")),
+        norm_eps: float = 1e-5,
+        depth: int | None = None,
+    ) -> None:
+        super().__init__(d_model)
+        width = expanded(self.name, "d_model", d_model, expand)
+        self.values = heads_of(self.name, width, heads, head_dim, what="expand * d_model")
+        self.keys = Heads(groups, min(d_model, 128) if d_state is None else d_state)
+        self._check(conv_size, dt_limit)
+        self.dt_limit, self.depth = dt_limit, depth
+        inner, width = self.values.count * self.values.size, groups * self.keys.size
+        self.sizes = [inner, width, width]
+        self.gate = Linear(d_model, inner)
+        self.xbc = Linear(d_model, sum(self.sizes))
+        self.step = WideLinear(d_model, self.values.count)
+        self.conv = ShortConv(sum(self.sizes), conv_size, bias=True)
+        self.norm = GroupedRMSNorm(inner, groups=groups, eps=norm_eps)
+        self.out = Linear(inner, d_model)
+        self.A_log, self.D, self.dt_bias = (nn.Parameter(torch.empty(self.values.count)) for _ in range(3))
+        self.reset_parameters()
+
+    def _check(self, conv_size: int, dt_limit: tuple[float, float]) -> None:
+        heads, groups = self.values.count, self.keys.count
+        for option, given in {"groups": groups, "d_state": self.keys.size, "conv_size": conv_size}.items():
+            if not isinstance(given, int) or given < 1:
+                raise ValueError(f"{self.name}: {option} must be an int >= 1, but came as {given!r}.")
+        if heads % groups:
+            nearest = min((n for n in range(1, heads + 1) if heads % n == 0), key=lambda n: abs(n - groups))
+            raise ValueError(f"{self.name}: groups={groups} does not divide heads = {heads}. Use groups={nearest}.")
+        if len(dt_limit) != 2 or not 0 <= dt_limit[0] <= dt_limit[1]:
+            raise ValueError(
+                f"{self.name}: dt_limit must be (low, high) with 0 <= low <= high, but came as {dt_limit}."
+            )
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        with torch.no_grad():
+            self.out.weight /= (self.depth or 1) ** 0.5
+        reset_rates(self.A_log, low=1, high=16)
+        reset_steps(self.dt_bias)
+        nn.init.ones_(self.D)
+        exempt(self.D)
+
+    def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        memory = torch.zeros(batch, *self.values, self.keys.size, device=device, dtype=wide_dtype(dtype))
+        return {"memory": memory, "window": self.conv.initial_window(batch, device, dtype)}
+
+    def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
+        mixed, window = self.conv(self.xbc(x), state.window, steps)
+        v, k, q = F.silu(mixed).split(self.sizes, -1)
+        v, k, q = v.unflatten(-1, self.values), k.unflatten(-1, self.keys), q.unflatten(-1, self.keys)
+        dt = step_size(self.step(x), self.dt_bias).clamp(*self.dt_limit).unsqueeze(-1)
+        a = scalar(rate(self.A_log), step=dt)
+        o, memory = steps.recur(a, q, k, (dt * v).to(v.dtype), state.memory)
+        o = o + (wide(self.D)[:, None] * v).to(o.dtype)
+        return self.out(self.norm(o.flatten(2), self.gate(x))), {"memory": memory, "window": window}

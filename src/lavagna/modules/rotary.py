@@ -1,0 +1,58 @@
+"""Rotary positions: pairs of channels turned by an angle that grows with the position.
+
+A query and a key that are turned so meet as if only their distance had been told. Su et al. 2021, arXiv 2104.09864.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def interleaved(x: Float[Tensor, "*axes k"]) -> Float[Tensor, "*axes k"]:
+    """The partner of each channel where neighbors make a pair (RetNet): `(-x1, x0, -x3, x2, ...)`."""
+    pairs = x.unflatten(-1, (-1, 2))
+    return torch.stack([-pairs[..., 1], pairs[..., 0]], -1).flatten(-2)
+
+
+def halves(x: Float[Tensor, "*axes k"]) -> Float[Tensor, "*axes k"]:
+    """The partner of each channel where the first half pairs with the second (Llama): `(-second, first)`."""
+    first, second = x.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+def rotate(
+    x: Float[Tensor, "b t h k"],
+    positions: Int[Tensor, "b t"],
+    exponents: Float[Tensor, " pairs"],
+    *,
+    base: float = 10000.0,
+    pairs: str = "halves",
+) -> Float[Tensor, "b t h k"]:
+    """Turn pair j of every vector by `position * base^-exponent_j`; `pairs` is "halves" or "interleaved".
+
+    Lengths stay, and `rotate(q, i) . rotate(k, j)` depends on i and j by i - j alone. Angles, sines and cosines are
+    float64 whatever `x` is, since float32 angles are off by a hundredth at position 100 000.
+
+    >>> q, k = torch.randn(2, 1, 1, 1, 4, dtype=torch.float64)
+    >>> def meet(i, j):
+    ...     at = [torch.tensor([[position]]) for position in (i, j)]
+    ...     return (rotate(q, at[0], standard(4)) * rotate(k, at[1], standard(4))).sum()
+    >>> torch.allclose(meet(7, 3), meet(1004, 1000))
+    True
+    """
+    frequencies = base ** -exponents.to(torch.float64)
+    angles = positions[:, :, None, None] * frequencies
+    angles = torch.cat([angles, angles], -1) if pairs == "halves" else angles.repeat_interleave(2, -1)
+    partner = halves(x) if pairs == "halves" else interleaved(x)
+    turned = torch.promote_types(x.dtype, torch.float32)
+    return (x * angles.cos().to(turned) + partner * angles.sin().to(turned)).to(x.dtype)
+
+
+def standard(size: int, *, device: torch.device | None = None) -> Float[Tensor, " pairs"]:
+    """Exponents 0, 2/k, 4/k, ... below 1, one a pair of `size` channels (Su et al. 2021)."""
+    return torch.arange(0, size, 2, device=device, dtype=torch.float64) / size
+
+
+def closed(size: int, *, device: torch.device | None = None) -> Float[Tensor, " pairs"]:
+    """Exponents evenly from 0 up to and with 1, one a pair of `size` channels (RetNet)."""
+    return torch.linspace(0, 1, size // 2, device=device, dtype=torch.float64)
