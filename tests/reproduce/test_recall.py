@@ -10,9 +10,8 @@ from lavagna.reproduce.recall import RULES, TRIALS, WITHIN, ask, errors
 def by_hand(rule: str, pairs: int, channels: int, trials: int, seed: int) -> tuple[list[float], list[float]]:
     """Errors of recall and of the rewritten key, trial by trial and pair by pair, from the rule as it is printed."""
     generator = torch.Generator().manual_seed(seed)
-    keys, values = torch.randn(2, trials, pairs, 1, channels, dtype=torch.float64, generator=generator)
-    again = torch.randn(trials, 1, 1, channels, dtype=torch.float64, generator=generator)
-    keys = normalize(keys, dim=-1)
+    again = torch.randn(trials, channels, dtype=torch.float64, generator=generator)
+    drawn = torch.randn(pairs, 2, trials, channels, dtype=torch.float64, generator=generator)
     recall, rewritten = [], []
     for trial in range(trials):
         memory = torch.zeros(channels, channels, dtype=torch.float64)
@@ -21,12 +20,12 @@ def by_hand(rule: str, pairs: int, channels: int, trials: int, seed: int) -> tup
             nonlocal memory
             memory = memory + torch.outer(value - memory @ key if rule == "delta" else value, key)
 
-        told = list(zip(keys[trial, :, 0], values[trial, :, 0], strict=True))
+        told = [(normalize(key, dim=0), value) for key, value in drawn[:, :, trial]]
         for key, value in told:
             write(key, value)
         found = [((memory @ key - value).norm() / value.norm()).item() for key, value in told]
         recall.append(sum(found) / pairs)
-        new = again[trial, 0, 0]
+        new = again[trial]
         write(told[0][0], new)
         rewritten.append(((memory @ told[0][0] - new).norm() / new.norm()).item())
     return recall, rewritten

@@ -1,5 +1,6 @@
 """Forms: one sum, bracketed in every way."""
 
+import math
 from typing import Any
 
 import torch
@@ -20,19 +21,19 @@ PUBLISHED = (6.0, 10.0, 13.0)
 
 
 def totals(
-    values: Float[Tensor, " t"], decay: float, *, form: str = "auto", chunk: int | None = None
+    values: Float[Tensor, " t"], decay: float, *, start: float = 0.0, form: str = "auto", chunk: int | None = None
 ) -> Float[Tensor, " t"]:
     """The running total of numbers when what is there fades by `decay` at each step, `s_t = decay s_{t-1} + x_t`.
 
-    A memory of one number: keys and queries are 1.
+    A memory of one number, `start` before the first step: keys and queries are 1.
 
     >>> totals(torch.tensor([6.0, 7.0, 8.0], dtype=torch.float64), 0.5, form="chunkwise", chunk=2).tolist()
     [6.0, 10.0, 13.0]
     """
     values = values[None, :, None, None]
     ones = torch.ones_like(values)
-    log_decay = values.new_full((1, 1, 1, 1), decay).log()
-    return recur(scalar(log_decay), ones, ones, values, form=form, chunk=chunk).output.flatten()
+    log_decay, memory = (values.new_full((1, 1, 1, 1), x) for x in (math.log(decay), start))
+    return recur(scalar(log_decay), ones, ones, values, memory, form=form, chunk=chunk).output.flatten()
 
 
 def ways(chunks: tuple[int, ...]) -> dict[str, dict[str, Any]]:

@@ -49,9 +49,10 @@ def errors(
     if rule not in RULES:
         raise ValueError(f"errors: rule must be one of {', '.join(RULES)}, but came as {rule!r}.")
     generator = torch.Generator().manual_seed(seed)
-    keys, values = torch.randn(2, trials, pairs, 1, channels, dtype=torch.float64, generator=generator).to(device)
     again = torch.randn(trials, 1, 1, channels, dtype=torch.float64, generator=generator).to(device)
-    keys = normalize(keys, dim=-1)
+    # Pair after pair: with one seed, a longer list starts with the shorter one, and a curve over its length is smooth.
+    drawn = torch.randn(pairs, 2, trials, 1, channels, dtype=torch.float64, generator=generator).to(device)
+    keys, values = normalize(drawn[:, 0], dim=-1).transpose(0, 1), drawn[:, 1].transpose(0, 1)
     memory = recur(_transition(rule, keys), keys, keys, values).state
     first = keys[:, :1]
     answer = recur(_transition(rule, first), first, first, again, memory).output
