@@ -53,9 +53,17 @@ def figure(theme: Theme) -> Any:
         "Three ways of one sum: the same totals, another shape of work",
         f"The values {told}, one a row; at each step, what is already there is halved.",
     )
-    _triangle(_panel(drawn, theme, 0.4, "parallel", "every pair at once: a triangle that\ngrows with the length squared"), theme, values)
+    _triangle(
+        _panel(drawn, theme, 0.4, "parallel", "every pair at once: a triangle that\ngrows with the length squared"),
+        theme,
+        values,
+    )
     _number(_panel(drawn, theme, 4.35, "recurrent", "one number at a time:\nfade, then add"), theme, values)
-    _blocks(_panel(drawn, theme, 6.95, "chunkwise", "a triangle inside each block of two,\na carry between blocks"), theme, values)
+    _blocks(
+        _panel(drawn, theme, 6.95, "chunkwise", "a triangle inside each block of two,\na carry between blocks"),
+        theme,
+        values,
+    )
     return drawn
 
 
@@ -76,8 +84,12 @@ def _cell(axes: Any, theme: Theme, x: float, y: float, text: str, strength: floa
 
     axes.add_patch(
         FancyBboxPatch(
-            (x + 0.05, y + 0.05), 0.9, 0.9, boxstyle="round,pad=0,rounding_size=0.08",
-            facecolor=color or theme.strength()(0.62 * strength), edgecolor="none",
+            (x + 0.05, y + 0.05),
+            0.9,
+            0.9,
+            boxstyle="round,pad=0,rounding_size=0.08",
+            facecolor=color or theme.strength()(0.62 * strength),
+            edgecolor="none",
         )
     )
     axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", size=11)
@@ -93,12 +105,14 @@ def _triangle(axes: Any, theme: Theme, values: Tensor) -> None:
     for t, total in enumerate(sums.tolist()):
         for j in range(t + 1):
             weight = (parts[t, j] / values[j]).item()
-            _cell(axes, theme, j, TOP + ROW * t, f"{FRACTIONS[weight]}{values[j]:g}", weight)
+            _cell(axes, theme, float(j), TOP + ROW * t, f"{FRACTIONS[weight]}{values[j]:g}", weight)
         _total(axes, theme, 3.25, TOP + ROW * t, total)
 
 
 def _number(axes: Any, theme: Theme, values: Tensor) -> None:
-    for t, (value, total) in enumerate(zip(values.tolist(), totals(values, DECAY, form="recurrent").tolist(), strict=True)):
+    for t, (value, total) in enumerate(
+        zip(values.tolist(), totals(values, DECAY, form="recurrent").tolist(), strict=True)
+    ):
         y = TOP + ROW * t + 0.5
         axes.text(0.25, y, f"{value:g}", ha="center", va="center", size=11)
         _arrow(axes, theme, (0.5, y), (0.98, y))
@@ -115,11 +129,11 @@ def _blocks(axes: Any, theme: Theme, values: Tensor) -> None:
         for i in range(inside):
             y = TOP + ROW * (block.first + i)
             if block.first:
-                _cell(axes, theme, 0, y, f"½ · {block.carry[i] / DECAY:g}", 0, color=theme.orange_tint)
+                _cell(axes, theme, 0.0, y, f"½ · {block.carry[i] / DECAY:g}", 0.0, color=theme.orange_tint)
             for j in range(i + 1):
                 value = values[block.first + j]
                 weight = (block.shares[i, j] / value).item()
-                _cell(axes, theme, j + bool(block.first), y, f"{FRACTIONS[weight]}{value:g}", weight)
+                _cell(axes, theme, float(j + bool(block.first)), y, f"{FRACTIONS[weight]}{value:g}", weight)
             _total(axes, theme, 2.25, y, block.totals[i].item())
             if block.first and not i:
                 _carry(axes, theme, y)
@@ -128,12 +142,25 @@ def _blocks(axes: Any, theme: Theme, values: Tensor) -> None:
 def _carry(axes: Any, theme: Theme, y: float) -> None:
     """From the last total of one block, between the rows, to the first cell of the next, whose top is at `y`."""
     above, between = y - ROW + 0.5, y - (ROW - 1) / 2
-    axes.plot([3.02, 3.3, 3.3, 0.5], [above, above, between, between], color=theme.orange, linewidth=1.6, solid_joinstyle="round")
+    axes.plot(
+        [3.02, 3.3, 3.3, 0.5],
+        [above, above, between, between],
+        color=theme.orange,
+        linewidth=1.6,
+        solid_joinstyle="round",
+    )
     _arrow(axes, theme, (0.5, between), (0.5, y + 0.07), color=theme.orange)
 
 
 def _arrow(axes: Any, theme: Theme, start: tuple[float, float], end: tuple[float, float], *, color: str = "") -> None:
-    style = {"arrowstyle": "-|>", "color": color or theme.quiet, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 11}
+    style = {
+        "arrowstyle": "-|>",
+        "color": color or theme.quiet,
+        "linewidth": 1.2,
+        "shrinkA": 0,
+        "shrinkB": 0,
+        "mutation_scale": 11,
+    }
     axes.annotate("", xy=end, xytext=start, arrowprops=style)
 
 

@@ -52,7 +52,9 @@ def figure(theme: Theme, *, trials: int = 300, seed: int = 0) -> Any:
         axes.set_title(titles[quantity], loc="left", size=11, pad=10)
     panels["recall"].set_ylabel("relative error")
     panels["recall"].text(0.6, 1.03, "as wrong as answering 0", size=8.5, color=theme.quiet, va="bottom")
-    panels["rewritten"].text(CHANNELS - 0.7, 0.5, "as many pairs\nas channels", size=8.5, color=theme.quiet, ha="right", va="center")
+    panels["rewritten"].text(
+        CHANNELS - 0.7, 0.5, "as many pairs\nas channels", size=8.5, color=theme.quiet, ha="right", va="center"
+    )
     return drawn
 
 
@@ -62,10 +64,18 @@ def _panel(axes: Any, theme: Theme, found: dict[str, Curve]) -> None:
     axes.axhline(1, color=theme.quiet, linewidth=0.9, linestyle=(0, (4, 3)))
     axes.axvline(CHANNELS, color=theme.frame, linewidth=0.9)
     for rule, curve in found.items():
-        axes.plot(curve.pairs, curve.error, color=colors[rule], linewidth=2.2, solid_capstyle="round", clip_on=False, zorder=4)
         axes.plot(
-            *zip(*curve.published, strict=True), "o", color=colors[rule], markerfacecolor=theme.ground, markersize=7,
-            markeredgewidth=1.8, clip_on=False, zorder=5,
+            curve.pairs, curve.error, color=colors[rule], linewidth=2.2, solid_capstyle="round", clip_on=False, zorder=4
+        )
+        axes.plot(
+            *zip(*curve.published, strict=True),
+            "o",
+            color=colors[rule],
+            markerfacecolor=theme.ground,
+            markersize=7,
+            markeredgewidth=1.8,
+            clip_on=False,
+            zorder=5,
         )
         axes.text(49, curve.error[-1], labels[rule], color=colors[rule], weight="bold", va="center")
     axes.set_xlim(0, 48)

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from lavagna.data.atomic_file import atomic_file
+
 FORMATS = (".png", ".svg", ".pdf")
 DPI = 160
 MARGIN = 0.35
@@ -35,13 +37,8 @@ def save(figure: Any, out: str | os.PathLike[str]) -> Path:
     path = Path(out)
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"plots.draw: out must end in {', '.join(FORMATS)}, but came as {str(path)!r}.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        figure.savefig(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(path) as file:
+        figure.savefig(file, format=path.suffix[1:].lower())
     return path
 
 

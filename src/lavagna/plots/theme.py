@@ -22,7 +22,7 @@ class Theme:
     blue_tint: str
     orange_tint: str
 
-    def style(self) -> dict[str, Any]:
+    def style(self) -> Any:
         """The matplotlib settings of this theme, for `matplotlib.rc_context`."""
         return {
             "figure.facecolor": self.ground,

@@ -74,13 +74,21 @@ def figure(theme: Theme) -> Any:
         10.2,
         8.15,
         "The ladder of memories: what survives of yesterday",
-        "$|A_t|$ in $S_t = S_{t-1}A_t + v_t k_t^\\top$. Column by column: on the diagonal what a channel keeps of itself,"
-        " off it what it takes from the others.",
+        "$|A_t|$ in $S_t = S_{t-1}A_t + v_t k_t^\\top$. Column by column: on the diagonal what a channel keeps of"
+        " itself, off it what it takes from the others.",
     )
     for column, gate in enumerate(("no gate", "one gate", "a gate for each channel")):
         drawn.text((1.9 + 3.0 * column) / 10.2, 1 - 1.2 / 8.15, gate, ha="center", color=theme.quiet)
     for row, correction in enumerate(("adds", "corrects, then adds")):
-        drawn.text(0.5 / 10.2, 1 - (2.5 + 3.5 * row) / 8.15, correction, rotation=90, va="center", ha="center", color=theme.quiet)
+        drawn.text(
+            0.5 / 10.2,
+            1 - (2.5 + 3.5 * row) / 8.15,
+            correction,
+            rotation=90,
+            va="center",
+            ha="center",
+            color=theme.quiet,
+        )
     mesh = None
     for place_in_ladder, rung in enumerate(ladder()):
         row, column = divmod(place_in_ladder, 3)
@@ -95,7 +103,7 @@ def figure(theme: Theme) -> Any:
 def _square(drawn: Any, theme: Theme, rung: Rung, *, left: float, top: float) -> Any:
     axes = place(drawn, left, top, 2.3, 2.3)
     mesh = axes.pcolormesh(
-        survives(rung.transition), cmap=theme.strength(), vmin=0, vmax=1, edgecolors=theme.frame, linewidth=0.6
+        survives(rung.transition).numpy(), cmap=theme.strength(), vmin=0, vmax=1, edgecolors=theme.frame, linewidth=0.6
     )
     axes.invert_yaxis()
     axes.set_xticks([])
@@ -103,7 +111,11 @@ def _square(drawn: Any, theme: Theme, rung: Rung, *, left: float, top: float) ->
     for spine in axes.spines.values():
         spine.set_visible(False)
     for line, (text, style) in enumerate(
-        ((rung.models, {"weight": "bold", "size": 11}), (rung.formula, {"size": 10}), (rung.does, {"color": theme.quiet, "size": 9.5}))
+        (
+            (rung.models, {"weight": "bold", "size": 11}),
+            (rung.formula, {"size": 10}),
+            (rung.does, {"color": theme.quiet, "size": 9.5}),
+        )
     ):
         axes.text(0.5, -0.05 - 0.105 * line, text, transform=axes.transAxes, ha="center", va="top", **style)
     return mesh

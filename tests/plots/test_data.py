@@ -1,0 +1,104 @@
+"""The numbers behind the figures."""
+
+import pytest
+import torch
+
+from lavagna import recur
+from lavagna.plots import forms, recall, state, zoo
+from lavagna.reproduce.recall import PUBLISHED
+from plots.stand_in import VALUES, StandIn
+
+
+def test_a_square_of_the_zoo_is_what_one_step_leaves_of_a_memory(device):
+    channels = zoo.CHANNELS
+    for rung in zoo.ladder():
+        a = rung.transition.map(lambda part: part.to(device))
+        memory = torch.eye(channels, dtype=torch.float64, device=device)[None, None]
+        nothing = torch.zeros(1, 1, 1, channels, dtype=torch.float64, device=device)
+        left = recur(a, nothing, nothing, nothing, memory).state[0, 0]
+        assert torch.allclose(left.abs(), zoo.survives(a), rtol=0, atol=1e-12)
+
+
+def test_the_ladder_climbs_from_one_diagonal_to_all_entries():
+    squares = [zoo.survives(rung.transition) for rung in zoo.ladder()]
+    off = [square - square.diag().diag() for square in squares]
+    assert [bool(rest.any()) for rest in off] == [False, False, False, True, True, True]
+    assert [len(square.diag().unique()) for square in squares[:3]] == [1, 1, zoo.CHANNELS]
+    assert all(square.max() <= 1 for square in squares)
+
+
+def test_the_erased_key_is_gone_from_the_memory_of_the_delta_rule():
+    factor = zoo.matrix(zoo.ladder()[3].transition, zoo.CHANNELS, 0, 0, 0)
+    key = torch.tensor(zoo.KEY, dtype=torch.float64)
+    assert (factor @ key).abs().max() < 1e-12
+
+
+def test_the_triangle_holds_weight_times_value_and_its_rows_sum_to_the_totals():
+    parts = forms.shares(torch.tensor([6.0, 7.0, 8.0], dtype=torch.float64))
+    assert torch.allclose(parts, parts.new_tensor([[6, 0, 0], [3, 7, 0], [1.5, 3.5, 8]]), rtol=0, atol=1e-12)
+    assert torch.allclose(parts.sum(1), parts.new_tensor([6, 10, 13]), rtol=0, atol=1e-12)
+
+
+def test_blocks_of_two_pass_on_ten_and_no_more():
+    first, second = forms.blocks(torch.tensor([6.0, 7.0, 8.0], dtype=torch.float64), 2)
+    assert first.carry.tolist() == [0, 0] and first.totals.tolist() == pytest.approx([6, 10])
+    assert second.carry.tolist() == pytest.approx([5]) and second.totals.tolist() == pytest.approx([13])
+    assert second.first == 2 and second.shares.tolist() == [[8]]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5])
+def test_the_carry_and_the_triangle_of_a_block_make_its_totals(chunk):
+    values = torch.randn(7, dtype=torch.float64)
+    found = forms.blocks(values, chunk)
+    for block in found:
+        assert torch.allclose(block.shares.sum(1) + block.carry, block.totals, rtol=0, atol=1e-12)
+    assert torch.allclose(torch.cat([block.totals for block in found]), forms.totals(values, 0.5), rtol=0, atol=1e-12)
+
+
+def test_curves_of_recall_carry_the_published_points_and_the_sum_lies_above():
+    found = recall.curves(trials=50)
+    for (quantity, rule), curve in found.items():
+        place = recall.QUANTITIES.index(quantity)
+        assert dict(curve.published) == {pairs: PUBLISHED[rule, pairs][place] for pairs in (8, 16, 32)}
+        for pairs, error in curve.published:
+            assert curve.error[curve.pairs.index(pairs)] == pytest.approx(error, abs=0.12)
+    for quantity in recall.QUANTITIES:
+        above, below = found[quantity, "sum"].error, found[quantity, "delta"].error
+        assert all(x > y for x, y in zip(above[1:], below[1:], strict=True))
+
+
+def test_a_recording_is_the_state_after_each_token_and_its_last_that_of_the_whole_text():
+    model, text = StandIn(), "abcab"
+    found = state.record(model, text, head=1)
+    ids = torch.tensor([list(text.encode())])
+    for t in range(len(text)):
+        wanted = model(ids[:, : t + 1])[1][0].memory[0, 1].double()
+        assert torch.allclose(found.memory[t], wanted, rtol=0, atol=1e-5)
+        assert found.norm[t].item() == pytest.approx(wanted.norm().item(), abs=1e-5)
+    assert found.change[0] == found.norm[0]
+    assert found.change[2].item() == pytest.approx((found.memory[2] - found.memory[1]).norm().item())
+    assert found.tokens == list("abcab") and found.memory.shape[1] == VALUES
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_recording_leaves_the_model_as_it_was(training):
+    model = StandIn().train(training)
+    before = [parameter.clone() for parameter in model.parameters()]
+    assert not state.record(model, "ab").memory.requires_grad
+    assert model.training is training
+    assert all(torch.equal(x, y) for x, y in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [(" a", "␣a"), ("\n", "⏎"), ("\x00", "□"), ("語", "□"), ("$x$", "$x$"), ("abcdefghi", "abcdefg…")],
+)
+def test_tokens_are_shown_so_that_nothing_is_invisible(token, shown):
+    assert state.visible(token) == shown
+
+
+@pytest.mark.parametrize("steps", [1, 2, 9, 10, 11, 41, 1000])
+def test_snapshots_are_few_in_order_and_hold_both_ends(steps):
+    shown = state.snapshots(steps)
+    assert shown[0] == 0 and shown[-1] == steps - 1
+    assert shown == sorted(set(shown)) and len(shown) == min(steps, state.SNAPSHOTS)
