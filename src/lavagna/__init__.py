@@ -1,5 +1,8 @@
 """Every sequence model with a fixed-size memory as one recurrence, `S_t = S_{t-1} A_t + v_t k_t^T`, in every form."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from lavagna.algebra.transition import (
     Transition,
     diagonal,
@@ -13,7 +16,20 @@ from lavagna.dispatch import Result, recur
 from lavagna.state import ModelState, State, load_state
 from lavagna.version import __version__
 
+if TYPE_CHECKING:
+    from lavagna import layers, models
+    from lavagna.models import LanguageModel, ModelConfig
+
+# Imported when first asked for, so that importing the package stays quick: the module that holds each name.
+_LATER = {
+    "LanguageModel": "lavagna.models",
+    "ModelConfig": "lavagna.models",
+}
+_ROOMS = ("layers", "models")
+
 __all__ = [
+    "LanguageModel",
+    "ModelConfig",
     "ModelState",
     "Result",
     "State",
@@ -24,7 +40,21 @@ __all__ = [
     "gated_householder",
     "householder",
     "identity",
+    "layers",
     "load_state",
+    "models",
     "recur",
     "scalar",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
+    if name in _ROOMS:
+        return import_module(f"lavagna.{name}")
+    raise AttributeError(f"module 'lavagna' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER, *_ROOMS})

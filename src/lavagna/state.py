@@ -186,7 +186,8 @@ def load_state(path: str | os.PathLike[str], *, device: torch.device | str | Non
     try:
         with safe_open(os.fspath(path), framework="pt", device=str(device or "cpu")) as file:
             metadata = file.metadata() or {}
-            tensors = {name: cast(Tensor, file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            # Clones because a tensor may start anywhere in a file, and where it starts may change how sums are rounded.
+            tensors = {name: cast(Tensor, file.get_tensor(name)).clone() for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(
             f"load_state: {path} is not a whole safetensors file ({error}). Save the state again."

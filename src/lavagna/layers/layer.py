@@ -24,11 +24,14 @@ class Layer(nn.Module, ABC):
 
     A subclass names itself, lists its forms, and says three things: its parameters (`__init__`, whose last line calls
     `reset_parameters`, which alone sets their values), its empty memory (`initial_tensors`), and how it mixes (`mix`).
-    Masks, packing, defaults, checks and the token count are done here, once.
+    Its last projection, whose product a model adds to the residual stream, is called `out`. Masks, packing, defaults,
+    checks and the token count are done here, once.
     """
 
     name: ClassVar[str]
     forms: ClassVar[tuple[str, ...]] = tuple(FORMS)
+    # Whether the paper's block has an MLP behind the mixer.
+    has_mlp: ClassVar[bool] = True
 
     def __init__(self, d_model: int) -> None:
         super().__init__()

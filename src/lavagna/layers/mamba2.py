@@ -39,6 +39,7 @@ class Mamba2(Layer):
     """
 
     name = "mamba2"
+    has_mlp = False
 
     def __init__(
         self,

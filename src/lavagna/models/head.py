@@ -1,0 +1,30 @@
+"""The last matrix of a language model: from the residual stream to logits."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Head(nn.Linear):
+    """Logits by a matrix of its own, without bias."""
+
+    def __init__(self, d_model: int, rows: int) -> None:
+        super().__init__(d_model, rows, bias=False)
+
+
+class TiedHead(nn.Module):
+    """Logits by the embedding's matrix, `x E^T`. No parameter of its own: it reads the embedding's."""
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        # Past the module's own bookkeeping, which would list the embedding's weight under a second name.
+        self.__dict__["embedding"] = embedding
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """The embedding's weight itself."""
+        return self.__dict__["embedding"].weight
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t rows"]:
+        """Logits of every row of the embedding."""
+        return F.linear(x, self.weight)

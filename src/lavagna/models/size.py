@@ -1,0 +1,53 @@
+"""What a model costs: parameters, arithmetic a token, memory of the state. Nothing is allocated to tell."""
+
+import math
+
+import torch
+
+from lavagna.models.config import ModelConfig
+from lavagna.models.language_model import LanguageModel
+
+
+def parameters(model: ModelConfig | LanguageModel) -> int:
+    """How many parameters there are, a tied matrix counted once. Exact."""
+    return sum(weight.numel() for weight in _outline(model).parameters())
+
+
+def state_bytes(model: ModelConfig | LanguageModel, tokens: int = 1) -> int:
+    """Bytes of the state of one sequence after `tokens` tokens. Exact; a memory of fixed size has the same after any.
+
+    >>> config = ModelConfig(layer="gla", d_model=64, depth=2, vocab_size=256)
+    >>> state_bytes(config, 10) == state_bytes(config, 10_000)
+    True
+    """
+    return sum(math.prod(_shape(tensor, tokens)) * tensor.element_size() for tensor in _tensors(_outline(model)))
+
+
+def flops(model: ModelConfig | LanguageModel, tokens: int = 1) -> int:
+    """Floating-point operations of a forward step for one token, the `tokens`-th of its text.
+
+        2 per weight of every matrix and convolution, the embedding only where it is the head too
+        + 4 per number of a memory of fixed size (2 to write, 2 to read), 2 per number of a growing one (to read)
+
+    Left out: norms, activations, gates, decaying and correcting the memory. A backward pass costs twice as much again.
+    """
+    outline = _outline(model)
+    lookup = 0 if outline.config.tie_embeddings else outline.embedding.weight.numel()
+    weights = sum(weight.numel() for weight in outline.parameters() if weight.ndim >= 2) - lookup
+    numbers = [(0 in x.shape, math.prod(_shape(x, tokens))) for x in _tensors(outline) if x.dtype != torch.int64]
+    return 2 * weights + sum(count * (2 if grows else 4) for grows, count in numbers)
+
+
+def _outline(model: ModelConfig | LanguageModel) -> LanguageModel:
+    """The model without memory for its numbers."""
+    with torch.device("meta"):
+        return LanguageModel(model if isinstance(model, ModelConfig) else model.config)
+
+
+def _tensors(outline: LanguageModel) -> list[torch.Tensor]:
+    return list(outline.initial_state(1).tensors().values())
+
+
+def _shape(tensor: torch.Tensor, tokens: int) -> list[int]:
+    # An axis that is empty before the first token is the one that holds the tokens.
+    return [tokens if axis == 0 else axis for axis in tensor.shape]

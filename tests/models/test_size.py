@@ -1,0 +1,43 @@
+"""What is said of a model's size is what a real one takes."""
+
+import pytest
+import torch
+
+import lavagna as lv
+from lavagna.models.size import flops, parameters, state_bytes
+
+
+def config(layer, **changed):
+    return lv.ModelConfig(layer=layer, **({"d_model": 32, "depth": 2, "vocab_size": 11} | changed))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("layer", lv.layers.names())
+def test_parameters_are_those_of_the_model(layer, tied):
+    model = lv.LanguageModel(config(layer, tie_embeddings=tied))
+    counted = sum(weight.numel() for weight in model.parameters())
+    assert parameters(model) == parameters(model.config) == counted
+
+
+@pytest.mark.parametrize("layer", lv.layers.names())
+@pytest.mark.parametrize("tokens", [0, 1, 37])
+def test_state_bytes_are_those_of_the_state(layer, tokens, device):
+    model = lv.LanguageModel(config(layer)).to(device)
+    state = model(torch.zeros(1, tokens, dtype=torch.int64, device=device)).state
+    assert state_bytes(model, tokens) == state.nbytes
+
+
+def test_flops_of_linear_attention_are_those_of_the_formula():
+    one = config("linear_attention", depth=1, options={"heads": 2})
+    d, hidden, vocab = 32, 96, 11
+    matrices = 4 * d * d + 3 * d * hidden + vocab * d
+    assert flops(one) == flops(one, 500) == 2 * matrices + 4 * d * d // 2
+
+
+def test_an_untied_head_costs_no_more_than_a_tied_one():
+    assert flops(config("gla")) == flops(config("gla", tie_embeddings=False))
+
+
+def test_softmax_attention_costs_more_with_every_token():
+    attention = config("softmax_attention", depth=1)
+    assert flops(attention, 101) - flops(attention, 100) == 2 * 2 * 32
