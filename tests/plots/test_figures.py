@@ -10,6 +10,7 @@ from matplotlib.image import imread
 from lavagna import plots
 from lavagna.data import Tokenizer
 from lavagna.plots import forms, recall, state, zoo
+from lavagna.plots.sheet import sheet
 from lavagna.plots.theme import THEMES
 from plots.stand_in import StandIn
 
@@ -40,20 +41,38 @@ def texts(figure):
     return [(text, text.get_window_extent(renderer)) for text in found if text.get_text().strip()]
 
 
-@pytest.mark.parametrize("name", DRAWINGS)
-@pytest.mark.parametrize("theme", THEMES)
-def test_no_text_is_cut_off_or_lies_on_another(name, theme):
-    with rc_context(THEMES[theme].style()):
-        figure = DRAWINGS[name](THEMES[theme])
-        figure.canvas.draw()
-        drawn = texts(figure)
+def cut_off(figure) -> list[str]:
+    """Texts that reach beyond the sheet."""
     width, height = figure.canvas.get_width_height()
-    cut = [t.get_text() for t, box in drawn if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height]
-    assert len(drawn) > 5 and not cut, cut
-    laid = [
-        (a.get_text(), b.get_text()) for (a, x), (b, y) in combinations(drawn, 2) if x.padded(-1).overlaps(y.padded(-1))
+    return [
+        text.get_text() for text, box in texts(figure) if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height
     ]
-    assert not laid, laid
+
+
+def overlapping(figure) -> list[tuple[str, str]]:
+    """Pairs of texts that share more than a pixel's rim."""
+    pairs = combinations(texts(figure), 2)
+    return [(a.get_text(), b.get_text()) for (a, x), (b, y) in pairs if x.padded(-1).overlaps(y.padded(-1))]
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_no_text_is_cut_off_or_lies_on_another(name):
+    theme = THEMES["light"]
+    with rc_context(theme.style()):
+        figure = DRAWINGS[name](theme)
+        figure.canvas.draw()
+        assert len(texts(figure)) > 5
+        assert not cut_off(figure) and not overlapping(figure)
+
+
+def test_text_that_is_cut_off_or_lies_on_another_is_found():
+    figure = sheet(4.0, 2.0, "a headline", "a reading")
+    figure.canvas.draw()
+    assert not cut_off(figure) and not overlapping(figure)
+    figure.text(0.95, 0.5, "beyond the edge")
+    figure.text(0.1, 0.82, "on the headline")
+    assert cut_off(figure) == ["beyond the edge"]
+    assert ("a headline", "on the headline") in overlapping(figure)
 
 
 @pytest.mark.parametrize("name", plots.names())
