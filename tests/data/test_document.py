@@ -30,13 +30,13 @@ def bpe():
 def test_pieces_cut_at_white_space_encode_as_the_whole(bpe, words, size):
     text = "a \n".join(words)
     pieces = list(document(text.encode()).pieces(size))
-    if all(len(piece) < 16 * size for piece in pieces):
+    if all(len(piece) < 4 * size for piece in pieces):
         assert [i for piece in pieces for i in bpe.encode(piece)] == bpe.encode(text)
 
 
 def test_a_text_without_white_space_is_cut_all_the_same():
     pieces = list(document(b"x" * 1000).pieces(4))
-    assert max(map(len, pieces)) <= 64 + 4
+    assert max(map(len, pieces)) <= 16 + 4
 
 
 def test_a_text_cut_in_a_character_drops_that_character():

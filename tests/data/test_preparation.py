@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -214,6 +215,20 @@ def test_a_killed_preparation_is_not_trusted_later(folder, tmp_path, had):
     assert killed.returncode == -signal.SIGKILL
     assert (out / TOKENS).exists() == had
     assert prepare(folder, Tokenizer.bytes(), out).header == prepare(folder, Tokenizer.bytes(), tmp_path / "b").header
+
+
+def test_processes_that_prepare_at_once_all_get_the_whole(folder, tmp_path):
+    code = """
+        import sys
+        from lavagna.data import Tokenizer, prepare
+        splits = prepare(sys.argv[1], Tokenizer.bytes(), sys.argv[2])
+        sys.stdout.buffer.write(bytes(splits.train[:]) + bytes(splits.validation[:]))
+    """
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(lambda _: _run(code, folder, tmp_path / "out"), range(3)))
+    text = b"".join(document.read() for document in documents(folder, order="mixed"))
+    assert [out.stdout for out in done] == [text] * 3
+    assert os.listdir(tmp_path / "out") == [TOKENS]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system has no limit on the size of files")

@@ -33,7 +33,7 @@ class Document:
     def pieces(self, size: int = PIECE) -> Iterator[str]:
         """The text in order, in pieces of about `size` bytes that begin at white space after a word; memory is bounded.
 
-        A text without such places is cut between characters once a piece is sixteen times the size.
+        A text without such places is cut between characters once a piece is four times the size.
 
         Raises `ValueError` at the first byte that is not UTF-8.
         """
@@ -41,7 +41,7 @@ class Document:
         for text in self._decoded(size):
             held += text
             cut = _last_cut(held)
-            if not cut and len(held) >= 16 * size:
+            if not cut and len(held) >= 4 * size:
                 cut = len(held)
             if cut:
                 yield held[:cut]

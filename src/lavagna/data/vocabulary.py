@@ -59,4 +59,4 @@ def _configured(config: Path) -> str | None:
         token = json.loads(config.read_bytes()).get("eos_token")
     except (OSError, ValueError, AttributeError):
         return None
-    return token["content"] if isinstance(token, dict) else token
+    return token.get("content") if isinstance(token, dict) else token
