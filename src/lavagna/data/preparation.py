@@ -80,14 +80,13 @@ class _Reading:
     def pieces(self, *, whole: bool = False) -> Iterator[tuple[str, bool]]:
         """Pieces of text, or whole documents, and after each document an empty piece marked as its end."""
         for document in self.documents:
-            self.digest.update(os.fsencode(document.name) + b"\0")
+            self.digest.update(f"{document.size} ".encode())
             texts = document.pieces()
             for text in ["".join(texts)] if whole else texts:
                 data = text.encode("utf-8")
                 self.digest.update(data)
                 self.size += len(data)
                 yield text, False
-            self.digest.update(b"\0")
             self.count += 1
             yield "", True
 
