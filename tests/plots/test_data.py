@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lavagna import recur
+from lavagna import LanguageModel, ModelConfig, recur
 from lavagna.plots import forms, recall, state, zoo
 from lavagna.reproduce.recall import PUBLISHED
 from plots.stand_in import VALUES, StandIn
@@ -78,6 +78,16 @@ def test_a_recording_is_the_state_after_each_token_and_its_last_that_of_the_whol
     assert found.change[0] == found.norm[0]
     assert found.change[2].item() == pytest.approx((found.memory[2] - found.memory[1]).norm().item())
     assert found.tokens == list("abcab") and found.memory.shape[1] == VALUES
+
+
+@pytest.mark.parametrize("layer", ["retention", "gated_delta_net", ["softmax_attention", "gla"]])
+def test_a_language_model_is_recorded_as_it_runs(layer):
+    model = LanguageModel(ModelConfig(layer=layer, d_model=32, depth=2, vocab_size=256))
+    found = state.record(model, "a memory", block=1)
+    ids = torch.tensor([list(b"a memory")])
+    whole = model(ids)[1][1]
+    assert found.layer == whole.kind
+    assert torch.allclose(found.memory[-1], whole.memory[0, 0].double(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -118,6 +118,7 @@ def test_a_drawing_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
         ("zebra", {}, "'zebra'.*zoo, recall, forms, state"),
         ("zoo", {"theme": "sepia"}, "light, dark.*'sepia'"),
         ("zoo", {"out": "zoo.bmp"}, r"\.png, \.svg, \.pdf.*zoo\.bmp"),
+        ("state", {}, "a model is needed"),
         ("state", {"model": StandIn(), "text": ""}, "text is empty"),
         ("state", {"model": StandIn(), "block": 1}, "block must be from 0 to 0.*1"),
         ("state", {"model": StandIn(), "head": -1}, "head must be from 0 to 1.*-1"),

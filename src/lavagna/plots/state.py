@@ -12,15 +12,16 @@ from lavagna.plots.sheet import place, sheet
 from lavagna.plots.theme import Theme
 
 TEXT = "def fade(memory):\n    return 0.9 * memory"
-SNAPSHOTS = 10
+SNAPSHOTS = 8
 LABELS = 48
 LONGEST = 8
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 
 
 class Recording(NamedTuple):
-    """A memory after each token: the matrices, their norms, how much each token changed them, and the tokens."""
+    """A memory after each token: the layer's name, the matrices, their norms, how much each token changed them."""
 
+    layer: str
     memory: Float[Tensor, "t v k"]
     norm: Float[Tensor, " t"]
     change: Float[Tensor, " t"]
@@ -44,7 +45,8 @@ def record(
     model.eval()
     try:
         with torch.no_grad():
-            state, memories = None, []
+            state: Any = None
+            memories = []
             for t in range(len(ids)):
                 _, state = model(row[:, t : t + 1], state)
                 memories.append(_memory(state, block, head))
@@ -52,9 +54,8 @@ def record(
         model.train(training)
     memory = torch.stack(memories).cpu().double()
     before = torch.cat([torch.zeros_like(memory[:1]), memory[:-1]])
-    return Recording(
-        memory, _norm(memory), _norm(memory - before), [visible(tokenizer.decode([token])) for token in ids]
-    )
+    tokens = [visible(tokenizer.decode([token])) for token in ids]
+    return Recording(state[block].kind, memory, _norm(memory), _norm(memory - before), tokens)
 
 
 def _norm(memory: Tensor) -> Tensor:
@@ -96,7 +97,7 @@ def _glyphs() -> set[int]:
 
 
 def snapshots(steps: int) -> list[int]:
-    """The tokens whose memory is shown: all of a short text, else ten at even distances, first and last among them."""
+    """The tokens whose memory is shown: all of a short text, else eight at even distances from first to last."""
     shown = min(steps, SNAPSHOTS)
     return [round(i * (steps - 1) / max(shown - 1, 1)) for i in range(shown)]
 
@@ -104,24 +105,26 @@ def snapshots(steps: int) -> list[int]:
 def figure(
     theme: Theme,
     *,
-    model: nn.Module,
+    model: nn.Module | None = None,
     tokenizer: Tokenizer | None = None,
     text: str = TEXT,
     block: int = 0,
     head: int = 0,
 ) -> Any:
     """A strip of memories above, the norm and the change of each token below."""
+    if model is None:
+        raise ValueError("plots.state: a model is needed, whose memory is drawn: model, tokenizer = lv.load(path).")
     found = record(model, text, tokenizer=tokenizer, block=block, head=head)
     values, keys = found.memory.shape[1:]
     drawn = sheet(
         10.2,
-        5.2,
+        6.0,
         "The memory as it is written, token by token",
-        f"Block {block}, head {head}: {values} value channels (down) by {keys} key channels (across), the same size"
-        " after every token. Blue above zero, orange below.",
+        f"{found.layer}, block {block}, head {head}: {values} value channels (down) by {keys} key channels (across),"
+        " the same size after every token.\nBlue above zero, orange below.",
     )
     _strip(drawn, theme, found)
-    _curve(place(drawn, 0.95, 2.85, 8.9, 1.55), theme, found)
+    _curve(place(drawn, 0.95, 3.6, 8.9, 1.55), theme, found)
     return drawn
 
 
@@ -130,7 +133,7 @@ def _strip(drawn: Any, theme: Theme, found: Recording) -> None:
     # A few strong entries would leave the rest without color.
     limit = max(found.memory[shown].abs().quantile(0.995).item(), 1e-12)
     for column, step in enumerate(shown):
-        axes = place(drawn, 0.35 + 0.96 * column, 1.2, 0.86, 0.86)
+        axes = place(drawn, 0.35 + 1.2 * column, 1.5, 1.1, 1.3)
         axes.imshow(found.memory[step].numpy(), cmap=theme.signed(), vmin=-limit, vmax=limit, aspect="auto")
         axes.set_xticks([])
         axes.set_yticks([])
