@@ -17,15 +17,18 @@ from lavagna.state import ModelState, State, load_state
 from lavagna.version import __version__
 
 if TYPE_CHECKING:
-    from lavagna import layers, models
+    from lavagna import checkpoints, layers, models
+    from lavagna.checkpoints import load, save
     from lavagna.models import LanguageModel, ModelConfig
 
 # Imported when first asked for, so that importing the package stays quick: the module that holds each name.
 _LATER = {
     "LanguageModel": "lavagna.models",
     "ModelConfig": "lavagna.models",
+    "load": "lavagna.checkpoints",
+    "save": "lavagna.checkpoints",
 }
-_ROOMS = ("layers", "models")
+_ROOMS = ("checkpoints", "layers", "models")
 
 __all__ = [
     "LanguageModel",
@@ -35,15 +38,18 @@ __all__ = [
     "State",
     "Transition",
     "__version__",
+    "checkpoints",
     "diagonal",
     "dplr",
     "gated_householder",
     "householder",
     "identity",
     "layers",
+    "load",
     "load_state",
     "models",
     "recur",
+    "save",
     "scalar",
 ]
 

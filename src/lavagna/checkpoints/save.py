@@ -1,0 +1,63 @@
+"""Write a model to a folder."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lavagna.checkpoints.folder import whole_folder
+from lavagna.data import Tokenizer
+from lavagna.models import LanguageModel
+
+FORMAT = "lavagna-checkpoint-1"
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+FILES = frozenset({WEIGHTS, CONFIG, TOKENIZER})
+
+
+def save(model: LanguageModel, path: str | os.PathLike[str], tokenizer: Tokenizer | None = None) -> None:
+    """Write a folder with the model's tensors, its configuration and the tokenizer; `lavagna.load` reads it.
+
+    The folder is complete and on the disk before it takes its name, and a checkpoint of that name is replaced at once:
+    a kill, a full disk or a power cut leave the old one whole or the new one whole. Tensors keep their dtype; a tied
+    matrix is written once.
+
+    Raises ValueError where `model` is no language model with numbers, OSError where it can't be written.
+    """
+    if not isinstance(model, LanguageModel):
+        raise ValueError(
+            f"save: the model must be a LanguageModel, but came as {type(model).__name__}. "
+            "Save the model that was wrapped: .module of data-parallel, ._orig_mod of torch.compile."
+        )
+    if any(tensor.is_meta for tensor in model.state_dict().values()):
+        raise ValueError("save: the model is on the meta device and has no numbers. Use to_empty and reset_parameters.")
+    tensors = _apart(model.state_dict())
+    config = json.dumps({"format": FORMAT, "model": model.config.to_dict()}, indent=2) + "\n"
+    try:
+        with whole_folder(Path(path), files=FILES) as folder:
+            (folder / CONFIG).write_text(config, encoding="utf-8")
+            save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+            # The library makes a file that only its owner may read.
+            shutil.copymode(folder / CONFIG, folder / WEIGHTS)
+            if tokenizer is not None:
+                tokenizer.save(folder)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OSError(
+            f"save: '{path}' can't be written ({reason}); what was there is as it was. "
+            "Free some space or choose another folder."
+        ) from error
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors on the CPU, of which no two share storage: the file format refuses those."""
+    apart: dict[str, Tensor] = {}
+    seen = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        apart[name] = own.clone() if own.untyped_storage().data_ptr() in seen else own
+        seen.add(own.untyped_storage().data_ptr())
+    return apart

@@ -1,0 +1,209 @@
+"""A checkpoint comes back bit for bit, or an error says what is wrong with it."""
+
+import json
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import lavagna as lv
+from lavagna.data import Tokenizer
+
+LAYERS = [*lv.layers.names(), ["gated_delta_net", "mamba2", "softmax_attention"]]
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+def build(layer="gla", **changed):
+    depth = len(layer) if isinstance(layer, list) else 2
+    return lv.LanguageModel(
+        lv.ModelConfig(layer=layer, **({"d_model": 32, "depth": depth, "vocab_size": 256} | changed))
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    lv.save(build(), tmp_path / "model", Tokenizer.bytes())
+    return tmp_path / "model"
+
+
+def edit(folder, change):
+    """Rewrite the tensors of a checkpoint."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def configure(folder, **changed):
+    config = json.loads((folder / "config.json").read_text())
+    config["model"] |= changed
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_logits_are_the_same_bit_for_bit(layer, tied, tmp_path, device):
+    model = build(layer, tie_embeddings=tied).to(device)
+    lv.save(model, tmp_path / "model", Tokenizer.bytes())
+    loaded, tokenizer = lv.load(tmp_path / "model", device=device)
+    ids = torch.randint(256, (2, 9), device=device)
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    assert loaded.config == model.config and not loaded.training
+    assert tokenizer == Tokenizer.bytes()
+
+
+def test_a_step_of_training_then_a_round_trip_changes_no_logit(tmp_path):
+    model, ids = build(), torch.randint(256, (2, 9))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model(ids).logits.square().mean().backward()
+    optimizer.step()
+    lv.save(model, tmp_path / "model")
+    assert torch.equal(lv.load(tmp_path / "model")[0](ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_a_dtype_is_kept_or_cast_but_decays_stay_float32(layer, dtype, tmp_path):
+    lv.save(build(layer).to(dtype), tmp_path / "model")
+    kept, cast = lv.load(tmp_path / "model")[0], lv.load(tmp_path / "model", dtype=torch.float16)[0]
+    for model, wanted in ((kept, dtype), (cast, torch.float16)):
+        for name, parameter in model.named_parameters():
+            decay = name.split(".")[-1] in ("A_log", "dt_bias", "D")
+            assert parameter.dtype == (torch.promote_types(wanted, torch.float32) if decay else wanted), name
+        assert model(torch.randint(256, (1, 5))).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_float64_casts_everything(layer, tmp_path):
+    lv.save(build(layer), tmp_path / "model")
+    loaded, _ = lv.load(tmp_path / "model", dtype=torch.float64)
+    assert {tensor.dtype for tensor in [*loaded.parameters(), *loaded.buffers()]} == {torch.float64}
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_loading_draws_no_random_number_and_keeps_every_mark(layer, tmp_path):
+    model = build(layer)
+    lv.save(model, tmp_path / "model")
+    before = torch.get_rng_state()
+    loaded, _ = lv.load(tmp_path / "model")
+    assert torch.equal(torch.get_rng_state(), before)
+    marks = [[getattr(x, "no_weight_decay", False) for x in each.parameters()] for each in (model, loaded)]
+    assert marks[0] == marks[1] and all(x.requires_grad for x in loaded.parameters())
+
+
+@pytest.mark.parametrize("names", [["embedding.weight"], ["head.weight"], ["embedding.weight", "head.weight"]], ids=str)
+def test_a_tied_matrix_may_have_either_name_or_both(names, folder):
+    model, ids = lv.load(folder)[0], torch.randint(256, (1, 5))
+    edit(folder, lambda x: x.update({name: x["embedding.weight"].clone() for name in names}))
+    edit(folder, lambda x: [x.pop(name) for name in {"embedding.weight", "head.weight"} - set(names) if name in x])
+    loaded, _ = lv.load(folder)
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    assert loaded.double().head.weight is loaded.embedding.weight
+
+
+def test_a_tied_matrix_with_two_values_is_refused_by_both_names(folder):
+    edit(folder, lambda x: x.update({"head.weight": x["embedding.weight"] + 1}))
+    with pytest.raises(ValueError, match="embedding.weight and a head.weight that differ.*tie_embeddings"):
+        lv.load(folder)
+    configure(folder, tie_embeddings=False)
+    loaded, _ = lv.load(folder)
+    assert torch.equal(loaded.head.weight, loaded.embedding.weight + 1)
+
+
+def test_a_head_put_in_by_hand_is_never_dropped(tmp_path):
+    model = build()
+    model.head = build(tie_embeddings=False).head
+    lv.save(model, tmp_path / "model")
+    with pytest.raises(ValueError, match="that differ"):
+        lv.load(tmp_path / "model")
+
+
+def test_missing_extra_and_misshapen_tensors_are_all_named_with_both_shapes(folder):
+    def spoil(tensors):
+        del tensors["norm.weight"]
+        tensors["norm.bias"] = torch.zeros(32)
+        tensors["blocks.0.mixer.out.weight"] = torch.zeros(31, 32)
+
+    edit(folder, spoil)
+    with pytest.raises(ValueError) as caught:
+        lv.load(folder)
+    said = str(caught.value)
+    assert r"blocks.0.mixer.out.weight is (31, 32) where the configuration wants (32, 32)" in said
+    assert "norm.weight is missing" in said and "norm.bias is extra" in said and "\n" not in said
+
+
+def test_a_truncated_file_is_refused(folder):
+    whole = (folder / "model.safetensors").read_bytes()
+    for length in (0, 7, 100, len(whole) - 1):
+        (folder / "model.safetensors").write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="is not a whole safetensors file"):
+            lv.load(folder)
+
+
+class Bomb:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('a pickle was executed')",)
+
+
+@pytest.mark.parametrize("name", ["model.pth", "pytorch_model.bin", "weights.pt"])
+def test_a_pickle_is_refused_with_advice_and_never_executed(name, folder):
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(pickle.dumps(Bomb()))
+    for path in (folder, folder / name):
+        with pytest.raises(ValueError, match="is a pickle, .* safetensors.torch.save_file"):
+            lv.load(path)
+
+
+def test_a_pickle_alone_in_a_folder_is_refused_with_advice(tmp_path):
+    (tmp_path / "model.pth").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(ValueError, match="is a pickle"):
+        lv.load(tmp_path)
+
+
+def test_another_version_is_named_beside_the_wanted(folder):
+    text = (folder / "config.json").read_text().replace("lavagna-checkpoint-1", "lavagna-checkpoint-7")
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match="is lavagna-checkpoint-7, but .* reads lavagna-checkpoint-1"):
+        lv.load(folder)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("{", "is not JSON"),
+        ("[]", "holds no JSON object"),
+        ('{"model_type": "mamba2"}', "has no format .mamba2., so it is not ours. Read are"),
+        ('{"format": "lavagna-checkpoint-1"}', "describes no model"),
+        ('{"format": "lavagna-checkpoint-1", "model": {"layer": "gla"}}', "d_model, depth, vocab_size missing"),
+    ],
+)
+def test_a_config_that_is_not_ours_is_refused(text, said, folder):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        lv.load(folder)
+
+
+def test_an_option_that_the_layer_lacks_is_an_error_of_the_file(folder):
+    configure(folder, options={"head_count": 2})
+    with pytest.raises(ValueError, match="config.json' describes no model.*head_count"):
+        lv.load(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_missing_file_is_named(name, folder):
+    (folder / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"has no {name}"):
+        lv.load(folder)
+
+
+def test_a_path_where_nothing_is_or_a_file_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is nothing at .*nowhere"):
+        lv.load(tmp_path / "nowhere")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match="is a file, but a folder was wanted"):
+        lv.load(tmp_path / "notes.txt")
+
+
+def test_a_dtype_that_is_not_floating_is_refused(folder):
+    with pytest.raises(ValueError, match="dtype must be floating"):
+        lv.load(folder, dtype=torch.int8)
