@@ -5,8 +5,9 @@ import torch
 
 from lavagna import LanguageModel, ModelConfig, recur
 from lavagna.plots import forms, recall, state, zoo
+from lavagna.plots.recording import SNAPSHOTS, record, snapshots
 from lavagna.reproduce.recall import PUBLISHED
-from plots.stand_in import VALUES, StandIn
+from plots.stand_in import StandIn
 
 
 def test_a_square_of_the_zoo_is_what_one_step_leaves_of_a_memory(device):
@@ -67,23 +68,25 @@ def test_curves_of_recall_carry_the_published_points_and_the_sum_lies_above():
         assert all(x > y for x, y in zip(above[1:], below[1:], strict=True))
 
 
-def test_a_recording_is_the_state_after_each_token_and_its_last_that_of_the_whole_text():
-    model, text = StandIn(), "abcab"
-    found = state.record(model, text, head=1)
-    ids = torch.tensor([list(text.encode())])
+@pytest.mark.parametrize("text", ["abcab", "a text of more tokens than are shown"])
+def test_a_recording_is_the_state_after_each_token(text, device):
+    model = StandIn().to(device)
+    found = record(model, text, head=1)
+    ids = torch.tensor([list(text.encode())], device=device)
+    wanted = [model(ids[:, : t + 1])[1][0].memory[0, 1].double().cpu() for t in range(len(text))]
+    assert found.ids == list(text.encode()) and found.shown == snapshots(len(text))
+    for memory, t in zip(found.memory, found.shown, strict=True):
+        assert torch.allclose(memory, wanted[t], rtol=0, atol=1e-5)
+    before = [torch.zeros_like(wanted[0]), *wanted[:-1]]
     for t in range(len(text)):
-        wanted = model(ids[:, : t + 1])[1][0].memory[0, 1].double()
-        assert torch.allclose(found.memory[t], wanted, rtol=0, atol=1e-5)
-        assert found.norm[t].item() == pytest.approx(wanted.norm().item(), abs=1e-5)
-    assert found.change[0] == found.norm[0]
-    assert found.change[2].item() == pytest.approx((found.memory[2] - found.memory[1]).norm().item())
-    assert found.tokens == list("abcab") and found.memory.shape[1] == VALUES
+        assert found.norm[t].item() == pytest.approx(wanted[t].norm().item(), abs=1e-5)
+        assert found.change[t].item() == pytest.approx((wanted[t] - before[t]).norm().item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("layer", ["retention", "gated_delta_net", ["softmax_attention", "gla"]])
 def test_a_language_model_is_recorded_as_it_runs(layer):
     model = LanguageModel(ModelConfig(layer=layer, d_model=32, depth=2, vocab_size=256))
-    found = state.record(model, "a memory", block=1)
+    found = record(model, "a memory", block=1)
     ids = torch.tensor([list(b"a memory")])
     whole = model(ids)[1][1]
     assert found.layer == whole.kind
@@ -94,9 +97,12 @@ def test_a_language_model_is_recorded_as_it_runs(layer):
 def test_recording_leaves_the_model_as_it_was(training):
     model = StandIn().train(training)
     before = [parameter.clone() for parameter in model.parameters()]
-    assert not state.record(model, "ab").memory.requires_grad
+    assert not record(model, "ab").memory.requires_grad
     assert model.training is training
     assert all(torch.equal(x, y) for x, y in zip(before, model.parameters(), strict=True))
+    with pytest.raises(ValueError, match="head"):
+        record(model, "ab", head=9)
+    assert model.training is training
 
 
 @pytest.mark.parametrize(
@@ -109,6 +115,6 @@ def test_tokens_are_shown_so_that_nothing_is_invisible(token, shown):
 
 @pytest.mark.parametrize("steps", [1, 2, 9, 10, 11, 41, 1000])
 def test_snapshots_are_few_in_order_and_hold_both_ends(steps):
-    shown = state.snapshots(steps)
+    shown = snapshots(steps)
     assert shown[0] == 0 and shown[-1] == steps - 1
-    assert shown == sorted(set(shown)) and len(shown) == min(steps, state.SNAPSHOTS)
+    assert shown == sorted(set(shown)) and len(shown) == min(steps, SNAPSHOTS)

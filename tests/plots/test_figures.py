@@ -97,8 +97,10 @@ def test_ink_and_both_hues_stand_out_from_the_ground(theme):
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_the_suffix_says_the_format(suffix, tmp_path):
+def test_the_suffix_says_the_format_and_a_second_drawing_is_the_same_file(suffix, tmp_path):
     path = plots.draw("forms", out=tmp_path / f"forms.{suffix}")
+    before = path.read_bytes()
+    assert plots.draw("forms", out=path).read_bytes() == before
     assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml", b"%PDF-")
     assert [file.name for file in tmp_path.iterdir()] == [f"forms.{suffix}"]
 

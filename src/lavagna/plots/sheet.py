@@ -37,8 +37,11 @@ def save(figure: Any, out: str | os.PathLike[str]) -> Path:
     path = Path(out)
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"plots.draw: out must end in {', '.join(FORMATS)}, but came as {str(path)!r}.")
+    kind = path.suffix[1:].lower()
+    # A date would make a file of every drawing of the same figure another one.
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     with atomic_file(path) as file:
-        figure.savefig(file, format=path.suffix[1:].lower())
+        figure.savefig(file, format=kind, metadata=undated)
     return path
 
 

@@ -90,15 +90,17 @@ def meeting(text: _Text) -> list[Row]:
 
 
 def spectrum(text: _Text) -> list[Row]:
-    """The factor `I - beta k k^T` of a unit key has norm 1, one eigenvalue `1 - beta`, and all others 1."""
+    """The factor `I - beta k k^T` has one eigenvalue `1 - beta |k|^2` and all others 1; of a unit key it has norm 1."""
     least = 1 - text.beta[0, 0, 0, 0].item()
     factor = matrix(householder(text.keys, text.beta), CHANNELS, 0, 0, 0)
     eigenvalues = torch.linalg.eigvalsh(factor)
+    longer = matrix(householder(2**0.5 * text.keys, torch.ones_like(text.beta)), CHANNELS, 0, 0, 0)
     return [
         _equal("rank-one factor: spectral norm", 1.0, torch.linalg.matrix_norm(factor, 2)),
         _equal("rank-one factor: the eigenvalue 1 - beta |k|^2", least, eigenvalues[0]),
         _equal("rank-one factor: its other eigenvalues, the least", 1.0, eigenvalues[1]),
         _equal("rank-one factor: its other eigenvalues, the greatest", 1.0, eigenvalues[-1]),
+        _equal("rank-one factor: the eigenvalue at |k|^2 = 2, beta 1", -1.0, torch.linalg.eigvalsh(longer)[0]),
     ]
 
 
