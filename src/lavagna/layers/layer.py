@@ -89,7 +89,8 @@ class Layer(nn.Module, ABC):
         self._check_state(state, steps.sequences)
         y, tensors = self.mix(steps.hide(x), state, steps)
         tensors = tensors | {"tokens_seen": state.tokens_seen + steps.counts}
-        return Mixed(steps.hide(y), State(self.name, tensors))
+        # Products of tensors that lie otherwise in memory may differ in the last bit: a state read from disk lies so.
+        return Mixed(steps.hide(y), State(self.name, {name: tensor.contiguous() for name, tensor in tensors.items()}))
 
     @property
     def _weight(self) -> Tensor:

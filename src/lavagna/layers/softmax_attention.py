@@ -72,6 +72,8 @@ class SoftmaxAttention(Layer):
         seen, total = state.tokens_seen, state.tokens_seen + steps.counts
         rows = steps.rows
         q, k, v = (z if rows is None else rows.gather(z) for z in (q, k, v))
+        if steps.backend not in ("auto", "torch"):
+            raise ValueError(f"{self.name}: there is no {steps.backend} kernel for it. Use backend='torch' or 'auto'.")
         keys, values = append(state.keys, k, seen, total), append(state.values, v, seen, total)
         read = attend_one_by_one if steps.form == "recurrent" else attend
         o = read(q, keys.to(q.dtype), values.to(q.dtype), seen if state.keys.shape[1] else None)

@@ -1,0 +1,122 @@
+"""Parameters of every layer: initial values, gradients, weight decay, dtypes, strides."""
+
+import pytest
+import torch
+
+from lavagna import layers
+from sample_layers import VARIANTS, D, build, distance, far, text
+
+every = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def fresh(variant):
+    name, options = VARIANTS[variant]
+    return layers.build(name, D, **options)
+
+
+@every
+def test_meta_then_empty_then_reset_equals_a_seeded_build(variant):
+    torch.manual_seed(7)
+    normal = fresh(variant)
+    with torch.device("meta"):
+        layer = fresh(variant)
+    layer.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*layer.parameters(), *layer.buffers()):
+            tensor.fill_(torch.nan)
+    torch.manual_seed(7)
+    layer.reset_parameters()
+    assert normal.state_dict().keys() == layer.state_dict().keys()
+    assert all(map(torch.equal, normal.state_dict().values(), layer.state_dict().values()))
+    marks = [[getattr(p, "no_weight_decay", False) for p in one.parameters()] for one in (normal, layer)]
+    assert marks[0] == marks[1]
+
+
+@every
+def test_weight_decay_spares_decays_biases_and_norms(variant):
+    for name, parameter in fresh(variant).named_parameters():
+        assert getattr(parameter, "no_weight_decay", False) == (parameter.ndim == 1), name
+
+
+@every
+@pytest.mark.parametrize("length", [1, 9])
+def test_every_parameter_gets_a_gradient(variant, device, length):
+    layer = build(variant, device)
+    layer(text(device, 2, length)).y.square().sum().backward()
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+        assert length == 1 or parameter.grad.any(), name
+
+
+@pytest.mark.parametrize("d_model", [16, 48, 80, 208, 1008])
+@pytest.mark.parametrize("name", layers.names())
+def test_every_width_that_is_a_multiple_of_16_builds_and_runs(name, d_model):
+    layer = layers.build(name, d_model)
+    y, _ = layer(torch.randn(1, 3, d_model))
+    assert y.shape == (1, 3, d_model) and y.isfinite().all()
+
+
+@every
+@pytest.mark.parametrize("loss", [lambda y: y.sum(), lambda y: y[..., 0].sum(), lambda y: torch.cat([y, y]).sum()])
+def test_strides_of_what_came_do_not_matter(variant, device, loss):
+    layer = build(variant, device)
+    wide = text(device, 3, 14).repeat(1, 1, 2)
+    views = [
+        wide[:2, :7, 5 : 5 + D],
+        wide[:2, ::2, :D],
+        wide.transpose(0, 1)[:2, :3, :D],
+        wide[:1, :5, :D].expand(2, -1, -1),
+    ]
+    state = layer(text(device, 2, 2)).state.detach()
+    turned = state._map(lambda x: x.mT.contiguous().mT if x.ndim > 2 else x)
+    for view in views:
+        results = []
+        for x, start in ((view.detach(), turned), (view.detach().contiguous(), state)):
+            x.requires_grad_()
+            y, _ = layer(x, start)
+            results.append([y, *torch.autograd.grad(loss(y), [x, *layer.parameters()])])
+        assert max(map(distance, *results)) < 1e-12
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_is_near_float64_and_keeps_a_float32_memory(variant, device, dtype):
+    layer, x = build(variant, device, dtype), text(device, 2, 20, dtype)
+    reference = build(variant, device)
+    reference.load_state_dict(layer.state_dict())
+    y, state = layer(x)
+    right, _ = reference(x.double(), form="recurrent")
+    assert y.dtype == dtype and distance(y.double(), right) < 8 * torch.finfo(dtype).eps
+    tensors = state.tensors()
+    assert tensors.get("memory", torch.zeros(())).dtype == torch.float32
+    assert all(tensors[name].dtype == dtype for name in ("window", "keys", "values") if name in tensors)
+
+
+@every
+def test_autocast_is_near_and_keeps_the_dtypes_of_the_state(variant, device):
+    layer, x = build(variant, device, torch.float32), text(device, 2, 20, torch.float32)
+    right, _ = layer(x)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        y, state = layer(x)
+        _, again = layer(x, state)
+    assert distance(y.float(), right) < 0.05
+    for name, tensor in state.tensors().items():
+        assert tensor.dtype == again.tensors()[name].dtype == layer.initial_state(1).tensors()[name].dtype, name
+
+
+@every
+def test_a_second_reset_draws_anew_within_the_same_bounds(variant):
+    layer = fresh(variant)
+    before = {name: parameter.detach().clone() for name, parameter in layer.named_parameters()}
+    layer.reset_parameters()
+    for name, parameter in layer.named_parameters():
+        if parameter.ndim > 1:
+            assert not torch.equal(parameter, before[name])
+            assert 0.5 < (parameter.abs().max() / before[name].abs().max()).item() < 2, name
+
+
+@every
+def test_a_repeated_call_is_bit_equal(variant, device):
+    layer, x = build(variant, device, torch.float32), text(device, 2, 10, torch.float32)
+    (y, state), (again, last) = layer(x), layer(x)
+    assert torch.equal(y, again) and far(state, last) == 0

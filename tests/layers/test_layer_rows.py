@@ -1,0 +1,121 @@
+"""Masks and packing: what every layer must hold when rows have holes or lie end to end."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sample_layers import VARIANTS, build, distance, far, text
+
+every = pytest.mark.parametrize("variant", VARIANTS)
+MASKS = st.lists(st.lists(st.booleans(), min_size=8, max_size=8), min_size=2, max_size=2)
+
+
+@every
+@settings(max_examples=6)
+@given(mask=MASKS)
+def test_a_masked_step_is_a_no_op_whatever_it_holds(variant, device, mask):
+    layer, real = build(variant, device), torch.tensor(mask, device=device)
+    x = text(device, 2, 8).masked_fill(~real[..., None], torch.nan).requires_grad_()
+    start = layer(text(device, 2, 3)).state.detach()
+    y, last = layer(x, start, mask=real)
+    assert not y[~real].any()
+    for row in range(2):
+        alone, state = layer(x[row : row + 1, real[row]], start.select([row]))
+        assert distance(y[row : row + 1, real[row]], alone) < 1e-10
+        assert far(_trimmed(last.select([row]), state), state) < 1e-10
+    (grad,) = torch.autograd.grad(y.square().sum() + last.tensors()[_name(last)].square().sum(), x)
+    assert not grad[~real].any() and grad[real].isfinite().all()
+
+
+def _name(state):
+    return next(name for name in state.tensors() if name != "tokens_seen")
+
+
+def _trimmed(state, like):
+    """A cache of keys cut to the text of the row itself; every other state as it is."""
+    cut = {
+        name: x[:, : like.tensors()[name].shape[1]] for name, x in state.tensors().items() if name in ("keys", "values")
+    }
+    return state.replace(**cut)
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
+def test_left_padding_changes_nothing(variant, device, dtype):
+    layer, x = build(variant, device), text(device, 2, 6)
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1], [1] * 6], device=device).to(dtype)
+    y, state = layer(x, mask=mask)
+    alone, last = layer(x[:1, 3:])
+    assert distance(y[:1, 3:], alone) < 1e-12
+    assert far(_trimmed(state.select([0]), last), last) < 1e-12
+    others = torch.cat([text(device, 2, 3) * torch.tensor([1.0, 0.0], device=device)[:, None, None], x[:, 3:]], 1)
+    others[1] = x[1]
+    assert torch.equal(layer(others, mask=mask).y, y)
+
+
+@every
+def test_a_mask_of_ones_equals_no_mask(variant, device):
+    layer, x = build(variant, device), text(device, 2, 7)
+    y, state = layer(x, mask=torch.ones(2, 7, device=device))
+    plain, last = layer(x)
+    assert distance(y, plain) < 1e-12 and far(state, last) < 1e-12
+
+
+@every
+@settings(max_examples=6)
+@given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4))
+def test_packed_sequences_equal_each_alone(variant, device, lengths):
+    layer = build(variant, device)
+    ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    x = text(device, 1, int(ends[-1]))
+    start = layer(text(device, len(lengths), 3)).state
+    y, last = layer(x, start, cu_seqlens=ends)
+    assert torch.equal(layer(x, start, cu_seqlens=ends.tolist()).y, y)
+    for row, (begin, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+        alone, state = layer(x[:, begin:end], start.select([row]))
+        assert distance(y[:, begin:end], alone) < 1e-10
+        assert far(_trimmed(last.select([row]), state), state) < 1e-10
+
+
+@every
+def test_packed_sequences_give_the_gradients_of_a_batch(variant, device):
+    layer, x = build(variant, device), text(device, 2, 8).requires_grad_()
+    weight = text(device, 2, 8)
+    wanted = [x, *layer.parameters()]
+    batch = torch.autograd.grad((layer(x).y * weight).sum(), wanted)
+    packed, _ = layer(x.reshape(1, 16, -1), cu_seqlens=[0, 8, 16])
+    grads = torch.autograd.grad((packed.reshape(2, 8, -1) * weight).sum(), wanted)
+    assert max(distance(ours, right) for ours, right in zip(grads, batch, strict=True)) < 1e-10
+
+
+@every
+@pytest.mark.parametrize("form", ["recurrent", "scan", "chunkwise", "parallel", "auto"])
+def test_a_document_sees_nothing_of_the_one_before_it(variant, device, form):
+    layer = build(variant, device, torch.float32)
+    if form not in (*layer.forms, "auto"):
+        pytest.skip(f"{variant} has no form {form}")
+    x = text(device, 1, 8, torch.float32)
+    other = torch.cat([100 * text(device, 1, 3, torch.float32), x[:, 3:]], 1)
+    results = []
+    for document in (x, other):
+        document = document.clone().requires_grad_()
+        y, state = layer(document, cu_seqlens=[0, 3, 8], form=form)
+        (grad,) = torch.autograd.grad(y[:, 3:].square().sum(), document)
+        assert not grad[:, :3].any()
+        results.append((y[:, 3:], grad[:, 3:], state.select([1])))
+    (y, grad, state), (other_y, other_grad, other_state) = results
+    assert torch.equal(y, other_y) and torch.equal(grad, other_grad) and far(state, other_state) == 0
+
+
+@every
+def test_mask_and_packing_hold_together(variant, device):
+    layer, x = build(variant, device), text(device, 1, 9)
+    mask = torch.tensor([[0, 1, 1, 0, 1, 1, 0, 1, 0]], device=device).bool()
+    y, state = layer(x, mask=mask, cu_seqlens=[0, 4, 9])
+    for row, (begin, end) in enumerate([(0, 4), (4, 9)]):
+        real = mask[0, begin:end]
+        alone, last = layer(x[:, begin:end][:, real])
+        assert distance(y[:, begin:end][:, real], alone) < 1e-10
+        assert far(_trimmed(state.select([row]), last), last) < 1e-10
+    assert state.tokens_seen.tolist() == [2, 3]

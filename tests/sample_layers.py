@@ -1,0 +1,48 @@
+"""Layers that the tests try: every name as it is built by default, and the options that change what is computed."""
+
+import torch
+
+from lavagna import layers
+
+D = 32
+VARIANTS = {name: (name, {}) for name in layers.names()} | {
+    "linear_attention normalized": ("linear_attention", {"normalize": True, "heads": 4}),
+    "linear_attention identity": ("linear_attention", {"feature_map": "identity", "head_dim": 8}),
+    "retention paper": ("retention", {"decay": "paper", "heads": 4}),
+    "gla convolved": ("gla", {"conv_size": 4, "heads": 2}),
+    "delta_net gated": ("delta_net", {"gate": True, "heads": 2, "max_beta": 2.0}),
+    "gated_delta_net grouped": ("gated_delta_net", {"heads": 2, "value_heads": 4, "max_beta": 2.0}),
+    "gated_delta_net unconvolved": ("gated_delta_net", {"conv_size": 0}),
+    "mamba2 grouped": ("mamba2", {"heads": 4, "groups": 2, "d_state": 5, "dt_limit": (0.01, 0.05)}),
+    "softmax_attention heads": ("softmax_attention", {"heads": 2}),
+}
+
+
+def build(variant: str, device: torch.device, dtype: torch.dtype = torch.float64) -> layers.Layer:
+    """A layer of width D whose every parameter, biases too, is off its initial value: no zero hides anything."""
+    name, options = VARIANTS[variant]
+    layer = layers.build(name, D, **options).to(device, dtype)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return layer
+
+
+def text(device: torch.device, b: int, t: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """A random sequence (b, t, D)."""
+    return torch.randn(b, t, D, device=device, dtype=dtype)
+
+
+def distance(x: torch.Tensor, y: torch.Tensor) -> float:
+    """Largest absolute difference over largest absolute value of the second, 0 for two empty tensors."""
+    assert x.shape == y.shape
+    if not y.numel():
+        return 0.0
+    return ((x - y).abs().max() / y.abs().max().clamp_min(1e-30)).item()
+
+
+def far(state, other) -> float:
+    """The largest distance between tensors of the same name in two states."""
+    tensors, others = state.tensors(), other.tensors()
+    assert tensors.keys() == others.keys()
+    return max(distance(tensors[name].double(), others[name].double()) for name in tensors)
