@@ -1,0 +1,82 @@
+"""One update after another: gradients, clipping, AdamW."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from lavagna.data import Batches
+from lavagna.training.config import TrainConfig
+from lavagna.training.distributed import World
+from lavagna.training.groups import parameter_groups
+from lavagna.training.objective import next_token_loss, portions
+
+
+class Update(NamedTuple):
+    """What an update saw: the loss before it in nats a token, the norm of the gradient before clipping, its rate."""
+
+    loss: float
+    grad_norm: float
+    lr: float
+
+
+class NonFiniteLoss(ValueError):
+    """The loss or its gradient became infinite or NaN. The parameters are those before the update."""
+
+
+class Trainer:
+    """A model with its optimizer, one process's part of the training.
+
+    Everything random in update `step` depends on the seed, the step and the rank, so that nothing but parameters and
+    moments carries from one update to the next.
+    """
+
+    def __init__(self, model: nn.Module, config: TrainConfig, batches: Batches, world: World) -> None:
+        self.model = model
+        self.config = config
+        self._batches = batches
+        self._world = world
+        groups = parameter_groups(model, config.weight_decay)
+        kind = world.device.type
+        # One kernel for all parameters; where torch has none, its ordinary implementation gives the same updates.
+        self.optimizer = torch.optim.AdamW(
+            groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=kind in ("cpu", "cuda") or None
+        )
+        self._parameters = [parameter for group in groups for parameter in group["params"]]
+        self._parallel = world.join(torch.compile(model) if config.compile else model)  # pyright: ignore
+
+    def update(self, step: int) -> Update:
+        """Learn from the batch of update number `step`, counted from 0.
+
+        Raises `NonFiniteLoss`, on all processes alike, before anything is changed.
+        """
+        torch.manual_seed((self.config.seed << 40) + (step << 12) + self._world.rank)
+        loss = self._world.mean(self._gradients(step)).item()
+        norm = nn.utils.clip_grad_norm_(self._parameters, self.config.clip).item()
+        if not abs(loss) + norm < float("inf"):
+            culprit = f"gradient's norm is {norm}" if abs(loss) < float("inf") else f"loss is {loss}"
+            raise NonFiniteLoss(f"the {culprit} at step {step + 1}")
+        lr = self.config.rate(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return Update(loss, norm, lr)
+
+    def _gradients(self, step: int) -> Tensor:
+        start, stop = self._world.share(self.config.batch)
+        total = torch.zeros((), device=self._world.device)
+        for low, high in portions(start, stop, self.config.micro_batch):
+            rows = self._batches.rows(step, low, high).to(self._world.device)
+            with self._exchange(last=high == stop):
+                loss = next_token_loss(self._parallel, rows, self.config.dtype) * ((high - low) / (stop - start))
+                loss.backward()
+            total += loss.detach()
+        return total
+
+    def _exchange(self, *, last: bool) -> AbstractContextManager:
+        # Gradients travel between the processes once an update, with the last portion.
+        parallel = self._parallel
+        return parallel.no_sync() if isinstance(parallel, DistributedDataParallel) and not last else nullcontext()
