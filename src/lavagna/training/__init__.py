@@ -5,10 +5,10 @@ from lavagna.training.groups import parameter_groups
 from lavagna.training.loop import TrainResult, train
 from lavagna.training.run import Run, Settings, read_run
 from lavagna.training.schedule import learning_rate
-from lavagna.training.trainer import NonFiniteLoss
+from lavagna.training.trainer import NonFiniteLossError
 
 __all__ = [
-    "NonFiniteLoss",
+    "NonFiniteLossError",
     "Run",
     "Settings",
     "TrainConfig",

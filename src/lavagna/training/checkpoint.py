@@ -1,11 +1,9 @@
 """Checkpoints of a run: all that the next step depends on, in one folder that is there whole or not at all."""
 
-import json
 import os
 import shutil
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -51,7 +49,7 @@ def save_checkpoint(
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
-    return sorted(folder.glob("step-*"), key=step_of)
+    return sorted(folder.glob("step-[0-9]*"), key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:

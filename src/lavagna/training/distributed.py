@@ -74,7 +74,8 @@ def join_world(device: torch.device | str | None = None) -> Iterator[World]:
     """The world of this process: what `torchrun` says in the environment, or this process alone.
 
     `device` None is CUDA where there is one, each process with its own, else the CPU. Processes speak NCCL on CUDA and
-    gloo on the CPU. After an error the group is left as it is: the others may no longer answer, and `torchrun` ends them.
+    gloo on the CPU. After an error the group is left as it is: the others may not answer any more, and `torchrun` ends
+    them.
     """
     size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import nn
 
 from lavagna.data import Batches, Tokenizer
 from lavagna.data.batches import Tokens
@@ -16,7 +15,7 @@ from lavagna.training.distributed import World, join_world
 from lavagna.training.objective import Validation, bits_per_byte
 from lavagna.training.report import Report
 from lavagna.training.run import Run, Settings, open_run
-from lavagna.training.trainer import NonFiniteLoss, Trainer, Update
+from lavagna.training.trainer import NonFiniteLossError, Trainer
 
 
 class Text(Tokens, Protocol):
@@ -34,7 +33,7 @@ class Texts(Protocol):
 
 
 class TrainResult(NamedTuple):
-    """What a training ended with. Losses are in nats a token; None where there was no update, or nothing to judge by."""
+    """What a training ended with. Losses are in nats a token, None where there was nothing to judge by."""
 
     model: LanguageModel
     folder: Path
@@ -64,7 +63,7 @@ def train(
     same global batches. `device` None is CUDA if there is one. `quiet` prints nothing.
 
     Raises `ValueError` on sizes that do not fit, on a run or checkpoint of other settings or another version, and, as
-    `NonFiniteLoss`, where the loss is no longer a number: the newest checkpoint is then the last good one. Raises
+    `NonFiniteLossError`, where the loss is no longer a number: the newest checkpoint is then the last good one. Raises
     `OSError` in one line where the disk is full; older checkpoints stay.
     """
     with join_world(device) as world, torch.random.fork_rng(_devices(world)):
@@ -108,8 +107,8 @@ class _Sitting:
                 self._update(step)
                 if last or step % self.config.evaluate_every == 0:
                     self._evaluate(step)
-            except NonFiniteLoss as error:
-                raise NonFiniteLoss(self._farewell(error)) from None
+            except NonFiniteLossError as error:
+                raise NonFiniteLossError(self._farewell(error)) from None
             if last or step % self.config.save_every == 0:
                 self.world.once(lambda step=step: self._save(step))
         return self._result()
@@ -137,7 +136,7 @@ class _Sitting:
             return
         loss = self.validation.loss(self.trainer.model, self.world)
         if not abs(loss) < float("inf"):
-            raise NonFiniteLoss(f"the validation loss is {loss} at step {step}")
+            raise NonFiniteLossError(f"the validation loss is {loss} at step {step}")
         bits = bits_per_byte(loss, self.texts.validation.bytes_per_token)
         self._tell(step=step, validation_loss=loss, validation_bits_per_byte=bits)
 
@@ -151,7 +150,7 @@ class _Sitting:
         if self.report:
             self.report.tell(record | {"seconds": round(time.monotonic() - self._start, 3)})
 
-    def _farewell(self, error: NonFiniteLoss) -> str:
+    def _farewell(self, error: NonFiniteLossError) -> str:
         if self.report:
             self.report.draw()
         kept = f"the last good checkpoint is {self.run.latest}" if self.run.latest else "there was no checkpoint yet"

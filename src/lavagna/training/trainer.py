@@ -22,7 +22,7 @@ class Update(NamedTuple):
     lr: float
 
 
-class NonFiniteLoss(ValueError):
+class NonFiniteLossError(ValueError):
     """The loss or its gradient became infinite or NaN. The parameters are those before the update."""
 
 
@@ -50,14 +50,14 @@ class Trainer:
     def update(self, step: int) -> Update:
         """Learn from the batch of update number `step`, counted from 0.
 
-        Raises `NonFiniteLoss`, on all processes alike, before anything is changed.
+        Raises `NonFiniteLossError`, on all processes alike, before anything is changed.
         """
         torch.manual_seed((self.config.seed << 40) + (step << 12) + self._world.rank)
         loss = self._world.mean(self._gradients(step)).item()
         norm = nn.utils.clip_grad_norm_(self._parameters, self.config.clip).item()
         if not abs(loss) + norm < float("inf"):
             culprit = f"gradient's norm is {norm}" if abs(loss) < float("inf") else f"loss is {loss}"
-            raise NonFiniteLoss(f"the {culprit} at step {step + 1}")
+            raise NonFiniteLossError(f"the {culprit} at step {step + 1}")
         lr = self.config.rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
