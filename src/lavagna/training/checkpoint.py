@@ -32,7 +32,7 @@ def save_checkpoint(
     try:
         remove_leftovers(folder)
         checkpoints.save(model, partial, tokenizer)
-        save_file(_moments(optimizer), partial / OPTIMIZER, {"format": FORMAT, "step": str(step)})
+        save_file(_moments(optimizer), partial / OPTIMIZER, {"format": FORMAT})
         for file in [*partial.iterdir(), partial]:
             _sync(file)
         if path.exists():

@@ -51,7 +51,7 @@ class TrainConfig:
             self._want(name, "an int >= 1", _whole(getattr(self, name), 1))
         self._want("micro_batch", "an int >= 1 or None", self.micro_batch is None or _whole(self.micro_batch, 1))
         self._want("warmup", "an int >= 0 or None", self.warmup is None or _whole(self.warmup, 0))
-        self._want("seed", "an int >= 0", _whole(self.seed, 0))
+        self._want("seed", "an int from 0 to 2^63 - 1", _whole(self.seed, 0) and self.seed < 1 << 63)
         for name in ("lr", "eps", "clip"):
             self._want(name, "a number above 0", _number(getattr(self, name)) and getattr(self, name) > 0)
         self._want("weight_decay", "a number >= 0", _number(self.weight_decay) and self.weight_decay >= 0)
@@ -60,7 +60,6 @@ class TrainConfig:
         self._want("decay", "a part from 0 to 1", _number(self.decay) and 0 <= self.decay <= 1)
         self._want("schedule", f"one of {', '.join(SCHEDULES)}", self.schedule in SCHEDULES)
         self._want("dtype", f"one of {', '.join(DTYPES)}", self.dtype in DTYPES)
-        object.__setattr__(self, "betas", tuple(self.betas))
         betas = len(self.betas) == 2 and all(_number(beta) and 0 <= beta < 1 for beta in self.betas)
         self._want("betas", "two numbers from 0 to below 1", betas)
 
@@ -101,7 +100,9 @@ class TrainConfig:
         unknown = [name for name in settings if name not in legal]
         if unknown:
             raise ValueError(f"TrainConfig: there is no {', '.join(unknown)}; it has {', '.join(legal)}.")
-        return cls(**settings)
+        # JSON has no tuples.
+        betas = settings.get("betas")
+        return cls(**settings | ({"betas": tuple(betas)} if isinstance(betas, list) else {}))
 
 
 def _whole(value: object, least: int) -> bool:

@@ -2,34 +2,20 @@
 
 import time
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
-from lavagna.data import Batches, Tokenizer
-from lavagna.data.batches import Tokens
+from lavagna.data import Batches, Splits, Tokenizer
 from lavagna.models import LanguageModel, ModelConfig
 from lavagna.training.checkpoint import load_checkpoint, save_checkpoint
 from lavagna.training.config import TrainConfig
 from lavagna.training.distributed import World, join_world
+from lavagna.training.log import Record
 from lavagna.training.objective import Validation, bits_per_byte
 from lavagna.training.report import Report
 from lavagna.training.run import Run, Settings, open_run
 from lavagna.training.trainer import NonFiniteLossError, Trainer
-
-
-class Text(Tokens, Protocol):
-    """A flat run of ids that knows how much text it stands for: a `TokenFile`."""
-
-    bytes_per_token: float
-    vocab_size: int
-
-
-class Texts(Protocol):
-    """What to train on and what to judge by: the `Splits` of `lavagna.data`."""
-
-    train: Text
-    validation: Text
 
 
 class TrainResult(NamedTuple):
@@ -47,7 +33,7 @@ class TrainResult(NamedTuple):
 def train(
     model: LanguageModel | ModelConfig,
     config: TrainConfig,
-    texts: Texts,
+    texts: Splits,
     tokenizer: Tokenizer | None,
     folder: str | Path,
     *,
@@ -91,7 +77,7 @@ class _Sitting:
     """One go at a run, from its newest checkpoint to the last step."""
 
     def __init__(
-        self, run: Run, trainer: Trainer, texts: Texts, tokenizer: Tokenizer | None, world: World, report
+        self, run: Run, trainer: Trainer, texts: Splits, tokenizer: Tokenizer | None, world: World, report
     ) -> None:
         self.run, self.trainer, self.texts, self.tokenizer, self.world = run, trainer, texts, tokenizer, world
         self.report: Report | None = report
@@ -142,11 +128,17 @@ class _Sitting:
 
     def _save(self, step: int) -> None:
         assert self.report is not None
-        self.report.draw()
+        self.report.sync()
         trainer, folder = self.trainer, self.run.checkpoints
         save_checkpoint(folder, step, trainer.model, trainer.optimizer, self.tokenizer, keep=self.config.keep)
+        self.report.draw_now_and_then()
 
-    def _tell(self, **record: float) -> None:
+    def _end(self) -> Record:
+        assert self.report is not None
+        self.report.draw()
+        return self.report.last
+
+    def _tell(self, **record: float | int) -> None:
         if self.report:
             self.report.tell(record | {"seconds": round(time.monotonic() - self._start, 3)})
 
@@ -157,7 +149,7 @@ class _Sitting:
         return f"train: {error}; training stopped, {kept}. Try a lower lr than {self.config.lr} or a longer warmup."
 
     def _result(self) -> TrainResult:
-        last = self.world.once(lambda: self.report.last if self.report else {})
+        last = self.world.once(self._end)
         assert self.run.latest is not None
         return TrainResult(
             model=self.trainer.model.eval(),
@@ -170,13 +162,13 @@ class _Sitting:
         )
 
 
-def _settings(model: LanguageModel | ModelConfig, config: TrainConfig, texts: Texts, tokenizer) -> Settings:
+def _settings(model: LanguageModel | ModelConfig, config: TrainConfig, texts: Splits, tokenizer) -> Settings:
     model_config = model if isinstance(model, ModelConfig) else model.config
     data = {"train_tokens": len(texts.train), "validation_tokens": len(texts.validation)}
     return Settings(model_config.to_dict(), config, data | {"tokenizer": tokenizer.fingerprint if tokenizer else None})
 
 
-def _check_vocabulary(model: LanguageModel | ModelConfig, texts: Texts) -> None:
+def _check_vocabulary(model: LanguageModel | ModelConfig, texts: Splits) -> None:
     config = model if isinstance(model, ModelConfig) else model.config
     if texts.train.vocab_size > config.vocab_size:
         raise ValueError(

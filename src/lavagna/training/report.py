@@ -1,9 +1,13 @@
 """The reports of a run: the log, TensorBoard, the loss curve, and what a person sees."""
 
+import time
+
 from lavagna.training.display import open_display
 from lavagna.training.log import Log, Record, read_log
 from lavagna.training.loss_curve import draw_loss_curve
 from lavagna.training.run import Run
+
+SECONDS_BETWEEN_PICTURES = 20.0
 
 
 class Report:
@@ -13,6 +17,7 @@ class Report:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._run = run
+        self._drawn = time.monotonic()
         self._log = Log(run.log, step=run.step)
         # What an earlier sitting told beyond its last checkpoint is told again, and TensorBoard must forget it.
         self._tensorboard = SummaryWriter(str(run.tensorboard), purge_step=run.step + 1)
@@ -32,11 +37,19 @@ class Report:
         if self._display:
             self._display.tell(record)
 
-    def draw(self) -> None:
-        """Bring the log to the disk and draw the loss curve anew."""
+    def sync(self) -> None:
+        """Bring the log to the disk."""
         self._log.sync()
-        self._tensorboard.flush()
+
+    def draw(self) -> None:
+        """Draw the loss curve of all that the log has."""
         draw_loss_curve(read_log(self._run.log), self._run.picture)
+        self._drawn = time.monotonic()
+
+    def draw_now_and_then(self) -> None:
+        """Draw the loss curve unless that was done a moment ago."""
+        if time.monotonic() - self._drawn > SECONDS_BETWEEN_PICTURES:
+            self.draw()
 
     def close(self) -> None:
         """Close the log, TensorBoard's file and the display."""

@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -52,7 +53,7 @@ class Trainer:
 
         Raises `NonFiniteLossError`, on all processes alike, before anything is changed.
         """
-        torch.manual_seed((self.config.seed << 40) + (step << 12) + self._world.rank)
+        torch.manual_seed(_mixed_seed(self.config.seed, step, self._world.rank))
         loss = self._world.mean(self._gradients(step)).item()
         norm = nn.utils.clip_grad_norm_(self._parameters, self.config.clip).item()
         if not abs(loss) + norm < float("inf"):
@@ -80,3 +81,7 @@ class Trainer:
         # Gradients travel between the processes once an update, with the last portion.
         parallel = self._parallel
         return parallel.no_sync() if isinstance(parallel, DistributedDataParallel) and not last else nullcontext()
+
+
+def _mixed_seed(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
