@@ -1,5 +1,6 @@
 """One training by several processes, as `torchrun` starts them; or by this process alone."""
 
+import atexit
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ class World:
         if self.size == 1:
             return model
         devices = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, devices, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
 
 
 @contextmanager
@@ -74,8 +75,8 @@ def join_world(device: torch.device | str | None = None) -> Iterator[World]:
     """The world of this process: what `torchrun` says in the environment, or this process alone.
 
     `device` None is CUDA where there is one, each process with its own, else the CPU. Processes speak NCCL on CUDA and
-    gloo on the CPU. After an error the group is left as it is: the others may not answer any more, and `torchrun` ends
-    them.
+    gloo on the CPU. They stay joined until they end, so that one training can follow another. After an error they part
+    without a word: the others may not answer any more, and `torchrun` ends them.
     """
     size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -85,11 +86,11 @@ def join_world(device: torch.device | str | None = None) -> Iterator[World]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
         torch.cuda.set_device(device)
-    ours = not dist.is_initialized()
-    if ours:
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, device_id=device if backend == "nccl" else None)
-    yield World(device, rank, size)
-    if ours:
-        dist.barrier()
-        dist.destroy_process_group()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl", device_id=device) if device.type == "cuda" else dist.init_process_group("gloo")
+        atexit.register(dist.destroy_process_group)
+    try:
+        yield World(device, rank, size)
+    except BaseException:
+        atexit.unregister(dist.destroy_process_group)
+        raise
