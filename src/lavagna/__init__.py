@@ -17,7 +17,7 @@ from lavagna.state import ModelState, State, load_state
 from lavagna.version import __version__
 
 if TYPE_CHECKING:
-    from lavagna import checkpoints, layers, models
+    from lavagna import checkpoints, data, layers, models, training
     from lavagna.checkpoints import load, save
     from lavagna.models import LanguageModel, ModelConfig
 
@@ -28,7 +28,7 @@ _LATER = {
     "load": "lavagna.checkpoints",
     "save": "lavagna.checkpoints",
 }
-_ROOMS = ("checkpoints", "layers", "models")
+_ROOMS = ("checkpoints", "data", "layers", "models", "training")
 
 __all__ = [
     "LanguageModel",
@@ -39,6 +39,7 @@ __all__ = [
     "Transition",
     "__version__",
     "checkpoints",
+    "data",
     "diagonal",
     "dplr",
     "gated_householder",
@@ -51,6 +52,7 @@ __all__ = [
     "recur",
     "save",
     "scalar",
+    "training",
 ]
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from training.program import CONFIG, MODEL
 
 from lavagna.data import Splits, Tokenizer, prepare
+from training.program import CONFIG, MODEL
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """A training in a process of its own, for tests that kill it or start it several times over.
 
-    program.py TEXT FOLDER MOMENT...      for each moment: train, die there, resume; 0 is never
-    torchrun ... program.py TEXT FOLDER   by several processes: see `together`
+program.py TEXT FOLDER MOMENT...      for each moment: train, die there, resume; 0 is never
+torchrun ... program.py TEXT FOLDER   by several processes: see `together`
 """
 
 import json
@@ -59,7 +59,7 @@ def forked(text: str, folder: str, moment: int | None) -> None:
 def killed_and_resumed(text: str, folder: str, moments: list[int]) -> None:
     """For each moment a run of its own: killed there, then resumed to the end."""
     # What a sitting loads late is loaded here, once for all copies.
-    import matplotlib.backends.backend_agg
+    import matplotlib.backends.backend_agg  # noqa: F401
     import torch._dynamo
     import torch.utils.tensorboard.writer  # noqa: F401
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from training.program import CONFIG, MODEL, go
 
 from lavagna.data import Tokenizer
 from lavagna.training import TrainConfig, train
 from lavagna.training.distributed import World
 from lavagna.training.log import read_log
+from training.program import CONFIG, MODEL, go
 
 PROGRAM = Path(__file__).with_name("program.py")
 SOURCE = Path(__file__).parents[2] / "src"

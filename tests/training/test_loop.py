@@ -45,7 +45,7 @@ def test_another_seed_gives_others(go):
 
 
 def test_the_loss_falls_far_below_that_of_single_characters(go, texts):
-    result = go("run", steps=150, batch=16, context=32)
+    result = go("run", steps=80, batch=8, context=32, lr=2e-2, evaluate_every=80, save_every=80)
     shares = np.bincount(texts.validation.ids) / len(texts.validation)
     entropy = -sum(share * np.log(share) for share in shares if share)
     assert result.validation_loss < 0.8 * entropy

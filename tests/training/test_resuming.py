@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from training.program import CONFIG
 
 from lavagna.training.log import read_log
+from training.program import CONFIG
 
 PROGRAM = Path(__file__).with_name("program.py")
 SOURCE = Path(__file__).parents[2] / "src"

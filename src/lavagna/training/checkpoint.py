@@ -6,18 +6,19 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from lavagna import checkpoints
 from lavagna.data import Tokenizer
+from lavagna.models import LanguageModel
 
 FORMAT = "lavagna-training-1"
 OPTIMIZER = "optimizer.safetensors"
 
 
 def save_checkpoint(
-    folder: Path, step: int, model: nn.Module, optimizer: Optimizer, tokenizer: Tokenizer | None, *, keep: int
+    folder: Path, step: int, model: LanguageModel, optimizer: Optimizer, tokenizer: Tokenizer | None, *, keep: int
 ) -> Path:
     """Write `folder/step-00000100` and then remove all but the newest `keep`.
 
@@ -57,7 +58,7 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def load_checkpoint(checkpoint: Path, model: nn.Module, optimizer: Optimizer) -> None:
+def load_checkpoint(checkpoint: Path, model: LanguageModel, optimizer: Optimizer) -> None:
     """Put a checkpoint's parameters and moments, bit for bit, into a model and its optimizer.
 
     Raises `ValueError` where the files are damaged, of another version, or of another model.

@@ -101,8 +101,10 @@ class TrainConfig:
         if unknown:
             raise ValueError(f"TrainConfig: there is no {', '.join(unknown)}; it has {', '.join(legal)}.")
         # JSON has no tuples.
-        betas = settings.get("betas")
-        return cls(**settings | ({"betas": tuple(betas)} if isinstance(betas, list) else {}))
+        values: dict[str, Any] = {
+            n: tuple(value) if isinstance(value, list) else value for n, value in settings.items()
+        }
+        return cls(**values)
 
 
 def _whole(value: object, least: int) -> bool:

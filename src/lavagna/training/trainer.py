@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lavagna.data import Batches
+from lavagna.models import LanguageModel
 from lavagna.training.config import TrainConfig
 from lavagna.training.distributed import World
 from lavagna.training.groups import parameter_groups
@@ -34,7 +35,7 @@ class Trainer:
     moments carries from one update to the next.
     """
 
-    def __init__(self, model: nn.Module, config: TrainConfig, batches: Batches, world: World) -> None:
+    def __init__(self, model: LanguageModel, config: TrainConfig, batches: Batches, world: World) -> None:
         self.model = model
         self.config = config
         self._batches = batches
