@@ -1,21 +1,15 @@
 """Which parameters weight decay may shrink."""
 
 from collections.abc import Iterator
-from typing import TypedDict
+from typing import Any
 
 from torch import nn
 
 
-class Group(TypedDict):
-    """One entry of an optimizer's list: parameters, their names in the same order, and the decay that they share."""
-
-    params: list[nn.Parameter]
-    names: list[str]
-    weight_decay: float
-
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[Group]:
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Split the trainable parameters in two groups, decayed and not, ready for `torch.optim.AdamW`.
+
+    A group is `{"params": [...], "names": [...], "weight_decay": ...}`, its names in the order of its parameters.
 
     Not decayed: whatever carries `no_weight_decay = True` (decays, step sizes, bonus and base vectors: their layers say
     so), vectors and scalars, biases, the parameters of norms, and embeddings, the tied head with them. What is left are
@@ -31,8 +25,8 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[Group]:
     if not weight_decay >= 0:
         raise ValueError(f"parameter_groups: weight_decay came as {weight_decay}, but 0 or more was wanted.")
     spared_ids = {id(parameter) for _, parameter, spared in _places(model) if spared}
-    decayed = Group(params=[], names=[], weight_decay=weight_decay)
-    spared = Group(params=[], names=[], weight_decay=0.0)
+    decayed: dict[str, Any] = {"params": [], "names": [], "weight_decay": weight_decay}
+    spared: dict[str, Any] = {"params": [], "names": [], "weight_decay": 0.0}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             group = spared if id(parameter) in spared_ids else decayed
