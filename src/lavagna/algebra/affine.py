@@ -50,11 +50,11 @@ def compose(first: Affine, then: Affine) -> Affine:
 
 def matrices(factors: Factors, keys: int) -> Shaped[Tensor, "*axes k k"]:
     """The transition matrices themselves, (..., k, k), of factors with axes (..., ·). Cost O(k^2) a step."""
-    log_decay, left, right, decayed = factors
-    assert left is not None and right is not None
-    eye = torch.eye(keys, dtype=left.dtype, device=left.device)
-    rank_one = left.unsqueeze(-1) * right.unsqueeze(-2)
+    log_decay, erase, right, decayed = factors
+    assert erase is not None and right is not None
+    eye = torch.eye(keys, dtype=erase.dtype, device=erase.device)
+    rank_one = erase.unsqueeze(-1) * right.unsqueeze(-2)
     if log_decay is None:
-        return eye + rank_one
+        return eye - rank_one
     decay = log_decay.exp().unsqueeze(-1)
-    return eye * decay + (decay * rank_one if decayed else rank_one)
+    return eye * decay - (decay * rank_one if decayed else rank_one)

@@ -1,13 +1,12 @@
 """A run of steps folded into one affine map of the state it meets.
 
-Inside a chunk let `u_t` be what the rank-one part finds in memory, `u_t = S left_t` just before step t writes it back
-along `right_t`. Then the state only decays and is written to, by `u` and by `v`, and the reads of `u` among the
-writes are a strictly lower-triangular system (the WY representation):
+Inside a chunk let `u_t = -S erase_t` be what the rank-one part adds along `right_t`. Then the state only decays and is
+written to, by `u` and by `v`, and the reads of earlier `u` are a strictly lower-triangular system (the WY form):
 
-    (I - M) u = N v + left' S_0^T,      M_ts = left_t^T gap right_s,     N_ts = left_t^T gap k_s   (s < t).
+    (I + E) u = -W v - erase S_0^T,     E_ts = erase_t^T gap right_s,     W_ts = erase_t^T gap k_s     (s < t).
 
-One triangular solve gives `u = base + recall S_0^T`, and with it outputs and the next state as affine maps of S_0.
-Where `right` is the very key that is written (the delta rules), `y = u + v` obeys `(I - M) y = v + left' S_0^T` and one
+One triangular solve gives `u = base - recall S_0^T`, and with it outputs and the next state as affine maps of S_0.
+Where `right` is the very key that is written (the delta rules), `u + v` obeys `(I + E) (u + v) = v - erase S_0^T`, and one
 product serves both. Sources: Yang et al. 2024, arXiv 2406.06484 and 2412.06464.
 """
 
@@ -34,7 +33,7 @@ class Chunks(NamedTuple):
 class Fold(NamedTuple):
     """Chunks as affine maps of the state S that each meets; axes (b, h, n, ·, ·), absent parts are zero.
 
-    u = base + recall S^T       output = query S^T + pairs u + local       S' = S decay + u^T keys + write
+        u = base - recall S^T       output = query S^T + pairs u + local       S' = S decay + u^T keys + write
     """
 
     query: Tensor
@@ -70,62 +69,58 @@ def join(x: Shaped[Tensor, "b h n c last"], steps: int) -> Shaped[Tensor, "b t h
 def fold(chunks: Chunks, *, read: str) -> Fold:
     """Each chunk as one affine map of the state it will meet. Cost O(c^2 (k + v)) a chunk, all chunks at once."""
     a, q, k, v = chunks
-    log_decay, left, right, decayed = a.factors()
+    log_decay, erase, right, decayed = a.factors()
     decay = decay_of(log_decay)
     strict = read == "before"
-    query, keys = decay.from_start(q, strict=strict), decay.to_end(k)
-    total = decay.total()
+    query, keys, total = decay.from_start(q, strict=strict), decay.to_end(k), decay.total()
     scores = decay.pairs(q, k, strict=strict)
-    if left is None or right is None:
+    if erase is None or right is None:
         return Fold(query, total, local=scores @ v, write=v.mT @ keys)
-    recall = decay.from_start(left, strict=not decayed)
+    recall = decay.from_start(erase, strict=not decayed)
+    erased = decay.pairs(erase, right, strict=not decayed)
     if right is k:
-        found = _strictly_lower(decay.pairs(left, k, strict=not decayed), decayed)
-        base, recall = _solve(found, v, recall)
+        base, recall = _solve(erased, v), _solve(erased, recall)
         return Fold(query, total, recall=recall, base=base, pairs=scores, keys=keys)
-    found = _strictly_lower(decay.pairs(left, right, strict=not decayed), decayed)
-    wrote = _strictly_lower(decay.pairs(left, k, strict=not decayed), decayed)
-    base, recall = _solve(found, wrote @ v, recall)
+    written = torch.tril(decay.pairs(erase, k, strict=not decayed), -1)
     return Fold(
         query,
         total,
         local=scores @ v,
         write=v.mT @ keys,
-        recall=recall,
-        base=base,
+        recall=_solve(erased, recall),
+        base=-_solve(erased, written @ v),
         pairs=decay.pairs(q, right, strict=strict),
         keys=decay.to_end(right),
     )
 
 
-def _strictly_lower(pairs: Tensor, needed: bool) -> Tensor:
-    return torch.tril(pairs, -1) if needed else pairs
-
-
-def _solve(found: Tensor, base: Tensor, recall: Tensor) -> tuple[Tensor, Tensor]:
-    """`(I - found)^-1` applied to both, by one triangular solve."""
-    both = torch.linalg.solve_triangular(-found, torch.cat([base, recall], -1), upper=False, unitriangular=True)
-    return both[..., : base.shape[-1]], both[..., base.shape[-1] :]
+def _solve(erased: Tensor, x: Tensor) -> Tensor:
+    """`(I + E)^-1 x`, E the part of `erased` below its diagonal: the solver reads no more of it."""
+    return torch.linalg.solve_triangular(erased, x, upper=False, unitriangular=True)
 
 
 def advance(fold: Fold, state: Shaped[Tensor, "b h v k"]) -> tuple[Tensor, Tensor, Tensor | None]:
     """Carry a state through the chunks in order: the state each meets (b, h, n, v, k), the last one, and `u`."""
-    met, found = [], []
+    shape, count = state.shape, fold.query.shape[2]
+    state = state.flatten(0, 1)
     decays, writes, recalls, bases, keys = (
-        None if x is None else x.unbind(2) for x in (fold.decay, fold.write, fold.recall, fold.base, fold.keys)
+        None if x is None else x.flatten(0, 1).unbind(1)
+        for x in (fold.decay, fold.write, fold.recall, fold.base, fold.keys)
     )
-    for i in range(fold.query.shape[2]):
+    met, found = [], []
+    for i in range(count):
         met.append(state)
         after = state if decays is None else state * decays[i]
         if recalls is not None and bases is not None and keys is not None:
-            found.append(bases[i] + recalls[i] @ state.mT)
-            after = after + found[-1].mT @ keys[i]
+            found.append(torch.baddbmm(bases[i], recalls[i], state.mT, alpha=-1))
+            after = torch.baddbmm(after, found[-1].mT, keys[i])
         state = after if writes is None else after + writes[i]
-    return torch.stack(met, 2), state, torch.stack(found, 2) if found else None
+    us = torch.stack(found, 1).unflatten(0, shape[:2]) if found else None
+    return torch.stack(met, 1).unflatten(0, shape[:2]), state.unflatten(0, shape[:2]), us
 
 
 def outputs(fold: Fold, met: Shaped[Tensor, "b h n v k"], found: Tensor | None) -> Shaped[Tensor, "b h n c v"]:
-    """What every step reads, given the state its chunk met and what the rank-one parts found."""
+    """What every step reads, given the state its chunk met and what its rank-one parts add."""
     out = fold.query @ met.mT
     if fold.local is not None:
         out = out + fold.local

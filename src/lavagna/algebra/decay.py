@@ -120,11 +120,14 @@ class _Halvings:
         before = torch.zeros_like(after)
         self.borders: list[tuple[Tensor, Tensor]] = []
         for _ in range(self.levels):
-            after_early, after_late = _halves(after)
-            before_early, before_late = _halves(before)
-            self.borders.append((after_late.exp(), before_early.exp()))
-            after = torch.cat([after_early, after_late + after_early[..., -1:, :]], -2)
-            before = torch.cat([before_early + after_late[..., -1:, :], before_late], -2)
+            early, late = _pair(before)[..., 0, :, :], _pair(after)[..., 1, :, :]
+            self.borders.append((late.exp(), early.exp()))
+            # Two blocks become one: the later one's sums begin, and the earlier one's end, a whole block further off.
+            after, before = _pair(after), _pair(before)
+            first, second = after[..., 0, -1:, :], after[..., 1, -1:, :]
+            none = torch.zeros_like(first)
+            after = (after + torch.stack([none, first], -3)).flatten(-3, -2)
+            before = (before + torch.stack([second, none], -3)).flatten(-3, -2)
         self.from_start = after.squeeze(-3).exp()
         self.to_end = before.squeeze(-3).exp()
 
@@ -134,15 +137,14 @@ class _Halvings:
         own = (x * y).sum(-1, keepdim=True)
         triangle = torch.zeros_like(own) if strict else own
         for late, early in self.borders:
-            (_, x_late), (y_early, _) = _halves(x), _halves(y)
-            square = (x_late * (_later(late) if strict else late)) @ (y_early * early).mT
-            above, below = _halves(triangle)
-            top = torch.cat([above, torch.zeros_like(square)], -1)
-            triangle = torch.cat([top, torch.cat([square, below], -1)], -2)
-            x, y = (z.reshape(*z.shape[:-3], z.shape[-3] // 2, 2 * z.shape[-2], z.shape[-1]) for z in (x, y))
+            x, y, triangle = _pair(x), _pair(y), _pair(triangle)
+            square = (x[..., 1, :, :] * (_later(late) if strict else late)) @ (y[..., 0, :, :] * early).mT
+            top = torch.cat([triangle[..., 0, :, :], torch.zeros_like(square)], -1)
+            triangle = torch.cat([top, torch.cat([square, triangle[..., 1, :, :]], -1)], -2)
+            x, y = x.flatten(-3, -2), y.flatten(-3, -2)
         return triangle.squeeze(-3)
 
 
-def _halves(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Blocks (..., m, s, ·) as the earlier and the later of each pair, (..., m / 2, s, ·) each."""
-    return blocks[..., 0::2, :, :], blocks[..., 1::2, :, :]
+def _pair(blocks: Tensor) -> Tensor:
+    """Blocks (..., m, s, ·) two by two: (..., m / 2, 2, s, ·), the earlier and the later of each pair."""
+    return blocks.unflatten(-3, (blocks.shape[-3] // 2, 2))

@@ -17,16 +17,16 @@ from torch import Tensor
 
 
 class Factors(NamedTuple):
-    """What a form needs of a transition: the decay, and the two vectors of the rank-one part.
+    """What a form needs of a transition: the decay, and the two vectors of the rank-one part, what is erased and where.
 
-    `left` meets the state before it decays (`decayed=False`) or after (`decayed=True`):
+    `erase` meets the state before it decays (`decayed=False`) or after (`decayed=True`):
 
-        S_{t-1} A_t = S_{t-1} D_t + (S_{t-1} left_t) right_t^T          or
-        S_{t-1} A_t = S_{t-1} D_t + (S_{t-1} D_t left_t) right_t^T,     D_t = diag(exp(log_decay_t)).
+        S_{t-1} A_t = S_{t-1} D_t - (S_{t-1} erase_t) right_t^T          or
+        S_{t-1} A_t = S_{t-1} D_t - (S_{t-1} D_t erase_t) right_t^T,     D_t = diag(exp(log_decay_t)).
     """
 
     log_decay: Tensor | None
-    left: Tensor | None
+    erase: Tensor | None
     right: Tensor | None
     decayed: bool
 
@@ -57,12 +57,13 @@ class Transition:
         return replace(self, **{name: function(tensor) for name, tensor in self.parts.items()})
 
     def factors(self) -> Factors:
-        """The parts multiplied out: one `log_decay`, one `left`, one `right`."""
+        """The parts multiplied out: one `log_decay`, one `erase`, one `right`."""
         log_decay = self.log_decay
         if log_decay is not None and self.step is not None:
             log_decay = log_decay * self.step
-        left = self.left if self.beta is None or self.right is None else -self.beta * self.right
-        return Factors(log_decay, left, self.right, decayed=self.beta is not None)
+        if self.beta is not None and self.right is not None:
+            return Factors(log_decay, self.beta * self.right, self.right, decayed=True)
+        return Factors(log_decay, None if self.left is None else -self.left, self.right, decayed=False)
 
 
 def shared(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -21,16 +21,16 @@ def recurrent(
 
     Cost O(t v k) and, without gradients, memory O(v k): nothing is kept of a step but its output. `chunk` is not used.
     """
-    log_decay, left, right, decayed = a.factors()
+    log_decay, erase, right, decayed = a.factors()
     decay = None if log_decay is None else log_decay.exp()
     outputs = []
     for t in range(q.shape[1]):
         before = state
         if decay is not None:
             state = state * decay[:, t, :, None, :]
-        if left is not None and right is not None:
-            found = (state if decayed else before) @ left[:, t, :, :, None]
-            state = state + found * right[:, t, :, None, :]
+        if erase is not None and right is not None:
+            found = (state if decayed else before) @ erase[:, t, :, :, None]
+            state = state - found * right[:, t, :, None, :]
         state = state + v[:, t, :, :, None] * k[:, t, :, None, :]
         outputs.append(((before if read == "before" else state) @ q[:, t, :, :, None]).squeeze(-1))
     return torch.stack(outputs, 1), state

@@ -26,7 +26,7 @@ def scan(
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     factors = a.map(lambda x: x.transpose(1, 2)).factors()
     write = v.unsqueeze(-1) * k.unsqueeze(-2)
-    if factors.left is not None:
+    if factors.erase is not None:
         steps = Affine(None, matrices(factors, k.shape[-1]), write)
     else:
         steps = Affine(None if factors.log_decay is None else factors.log_decay.unsqueeze(-2), None, write)
