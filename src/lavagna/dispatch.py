@@ -14,6 +14,7 @@ from lavagna.packing import Rows, as_mask, as_offsets, packed_rows
 BACKENDS = ("torch", "cpu", "triton")
 READS = ("after", "before")
 CHUNK = 64
+REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 # Below this many steps the loop over steps costs less than the products of a chunk.
 FEW = 3
 
@@ -80,7 +81,7 @@ def recur(
         dtype = _dtype(a, q, k, v, state)
         start = _start(state, batch if offsets is None else len(offsets) - 1, k, v, dtype)
         inputs = _full(a, q, k, v, dtype, real)
-        options = {"read": read, "chunk": chunk or CHUNK}
+        options = {"read": read, "chunk": _chunk(chunk, steps)}
         if offsets is None:
             output, last = run(inputs, start, options)
         else:
@@ -113,6 +114,13 @@ def _chosen(form: str, backend: str, chunk: int | None, read: str) -> Callable[[
         return Result(*FORMS[name](*inputs, start, **options))
 
     return run
+
+
+def _chunk(chunk: int | None, steps: int) -> int:
+    """Steps a chunk: not more than there are, save under a compiler, where one graph then serves many lengths."""
+    if chunk is None and torch.compiler.is_compiling():
+        return CHUNK
+    return max(1, min(chunk or CHUNK, steps))
 
 
 def _packed(run: Callable, inputs: _Inputs, start: Tensor, options: dict, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -181,16 +189,16 @@ def _dtype(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None)
 def _check(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> None:
     """Raise one clear ValueError on shapes, dtypes or devices that don't fit."""
     named = {"q": q, "k": k, "v": v}
-    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())
     if not isinstance(a, Transition):
         raise ValueError(f"recur: the first argument must be a transition, e.g. identity(), not {type(a).__name__}.")
     if any(x.ndim != 4 for x in named.values()):
-        raise ValueError(f"recur: q, k must be (b, t, h, k) and v (b, t, h, v), but came as {shapes}.")
+        raise ValueError(f"recur: q, k must be (b, t, h, k) and v (b, t, h, v), but came as {_shapes(named)}.")
     if q.shape != k.shape or q.shape[:2] != v.shape[:2] or q.shape[2] == 0 or v.shape[2] % q.shape[2]:
         raise ValueError(
             f"recur: q and k must have one shape (b, t, h, k), v the same b and t and a multiple of their heads, "
-            f"but came as {shapes}."
+            f"but came as {_shapes(named)}."
         )
+<<<<<<< HEAD
     dtypes = {name: x.dtype for name, x in named.items()}
     if len({dtype.to_real() for dtype in dtypes.values()}) > 1 or not all(
         dtype.is_floating_point or dtype.is_complex for dtype in dtypes.values()
@@ -200,23 +208,36 @@ def _check(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None)
             f"recur: q, k and v must share one floating dtype, but came as {listed}. Cast them with .to()."
         )
     _check_parts(a, q, v, shapes)
+=======
+    floating = all(x.is_floating_point() or x.is_complex() for x in named.values())
+    if not floating or len({REAL.get(x.dtype, x.dtype) for x in named.values()}) > 1:
+        listed = ", ".join(f"{name} {x.dtype}" for name, x in named.items())
+        raise ValueError(f"recur: q, k and v must share one floating dtype, but came as {listed}. Cast them with .to().")
+    _check_parts(a, named)
+>>>>>>> 60221d8 (Compile the door to one graph for many lengths)
     for name, x in (named | a.parts | ({} if state is None else {"state": state})).items():
         if x.device != q.device:
             raise ValueError(f"recur: q is on {q.device}, but {name} on {x.device}. Move them to one device.")
 
 
-def _check_parts(a: Transition, q: Tensor, v: Tensor, shapes: str) -> None:
-    batch, steps, key_heads, keys = q.shape
-    heads = (1, key_heads, v.shape[2])
+def _check_parts(a: Transition, named: dict[str, Tensor]) -> None:
+    batch, steps, key_heads, keys = named["k"].shape
+    heads = (1, key_heads, named["v"].shape[2])
     for name, part in a.parts.items():
         lasts = {"log_decay": (1, keys), "step": (1,), "beta": (1,)}.get(name, (keys,))
-        came = f"{shapes}, {name} {tuple(part.shape)}"
         if part.shape[3] not in lasts:
             mend = f"Use scalar(...) with last axis 1 or diagonal(...) with {keys}. " if name == "log_decay" else ""
-            raise ValueError(f"recur: {name} has last axis {part.shape[3]}, but k has {keys}. {mend}{came}")
+            raise ValueError(
+                f"recur: {name} has last axis {part.shape[3]}, but k has {keys}. {mend}{_shapes(named | {name: part})}"
+            )
         if part.shape[0] not in (1, batch) or part.shape[1] not in (1, steps) or part.shape[2] not in heads:
             raise ValueError(
-                f"recur: {name} must have axes b, t, h equal to those of q, k or v, or 1, but the shapes are {came}."
+                f"recur: {name} must have axes b, t, h equal to those of q, k or v, or 1, but the shapes are "
+                f"{_shapes(named | {name: part})}."
             )
         if not part.is_floating_point() and not part.is_complex():
             raise ValueError(f"recur: {name} must be real or complex floating, but came as {part.dtype}.")
+
+
+def _shapes(named: dict[str, Tensor]) -> str:
+    return ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())

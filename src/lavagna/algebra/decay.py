@@ -11,8 +11,12 @@ two factors that each are at most 1 for a decay. The price is log2(c) small prod
 Source of the two-level idea: Yang et al. 2024, arXiv 2312.06635, section 4.3; the halving is its limit.
 """
 
+<<<<<<< HEAD
 from functools import cached_property
 from typing import Protocol, runtime_checkable
+=======
+from typing import Protocol
+>>>>>>> 60221d8 (Compile the door to one graph for many lengths)
 
 import torch
 import torch.nn.functional as F
@@ -84,11 +88,10 @@ class DiagonalDecay:
 class ScalarDecay(DiagonalDecay):
     """One decay per head, `log_decay` (..., c, 1): gaps are one (c, c) matrix, and the rest is matrix products."""
 
-    @cached_property
-    def gaps(self) -> Tensor:
-        """`gap(s, t)` on and below the diagonal, zero above it."""
+    def __init__(self, log_decay: Shaped[Tensor, "*axes c 1"]) -> None:
+        super().__init__(log_decay)
         one = torch.ones_like(self.halvings.from_start)
-        return self.halvings.pairs(one, one, strict=False)[..., : self.steps, : self.steps]
+        self.gaps = super().pairs(one, one, strict=False)
 
     def pairs(self, x: Shaped[Tensor, "..."], y: Shaped[Tensor, "..."], *, strict: bool) -> Shaped[Tensor, "..."]:
         # Before step t the gaps are those after step t - 1: the same matrix, one row lower.

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
@@ -191,8 +190,3 @@ def dplr(log_decay: Shaped[Tensor, "..."], left: Shaped[Tensor, "..."], right: S
         left=_rank("dplr", "left", left, "(b, t, h, k)"),
         right=_rank("dplr", "right", right, "(b, t, h, k)"),
     )
-
-
-def real_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The real type of the same precision: float32 of complex64, itself of a real type."""
-    return dtype.to_real()

@@ -23,6 +23,6 @@ def chunkwise(
     Source: Sun et al. 2023, arXiv 2307.08621; Yang et al. 2024, arXiv 2312.06635.
     """
     steps = q.shape[1]
-    maps = fold(cut(a, q, k, v, min(chunk, steps)), read=read)
+    maps = fold(cut(a, q, k, v, chunk), read=read)
     met, last, found = advance(maps, state)
     return join(outputs(maps, met, found), steps), last
