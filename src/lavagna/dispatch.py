@@ -81,18 +81,17 @@ def recur(
         dtype = _dtype(a, q, k, v, state)
         start = _start(state, batch if offsets is None else len(offsets) - 1, k, v, dtype)
         inputs = _full(a, q, k, v, dtype, real)
-        options = {"read": read, "chunk": _chunk(chunk, steps)}
         if offsets is None:
-            output, last = run(inputs, start, options)
+            output, last = run(inputs, start)
         else:
-            output, last = _packed(run, inputs, start, options, packed_rows(offsets, real, device=q.device))
+            output, last = _packed(run, inputs, start, packed_rows(offsets, real, device=q.device))
         output = output.to(dtype if dtype.is_complex else q.dtype)
         if real is not None:
             output = output.masked_fill(~real[:, :, None, None], 0)
     return Result(output, last)
 
 
-def _chosen(form: str, backend: str, chunk: int | None, read: str) -> Callable[[_Inputs, Tensor, dict], Result]:
+def _chosen(form: str, backend: str, chunk: int | None, read: str) -> Callable[[_Inputs, Tensor], Result]:
     """The function that runs a checked call, for the options of `recur`; raises ValueError on options that can't be."""
     if form != "auto" and form not in FORMS:
         raise ValueError(f"recur: form must be one of {', '.join(FORMS)} or auto, but came as {form!r}.")
@@ -105,13 +104,13 @@ def _chosen(form: str, backend: str, chunk: int | None, read: str) -> Callable[[
     if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
         raise ValueError(f"recur: chunk must be an int >= 1 or None, but came as {chunk!r}.")
 
-    def run(inputs: _Inputs, start: Tensor, options: dict) -> Result:
+    def run(inputs: _Inputs, start: Tensor) -> Result:
         batch, steps = inputs.v.shape[:2]
         if not steps or not batch:
             return Result(inputs.v * 1, start.clone())
         few = chunk is None and steps <= FEW
         name = form if form != "auto" else "recurrent" if few else "chunkwise"
-        return Result(*FORMS[name](*inputs, start, **options))
+        return Result(*FORMS[name](*inputs, start, read=read, chunk=_chunk(chunk, steps)))
 
     return run
 
@@ -120,10 +119,10 @@ def _chunk(chunk: int | None, steps: int) -> int:
     """Steps a chunk: not more than there are, save under a compiler, where one graph then serves many lengths."""
     if chunk is None and torch.compiler.is_compiling():
         return CHUNK
-    return max(1, min(chunk or CHUNK, steps))
+    return min(chunk or CHUNK, steps)
 
 
-def _packed(run: Callable, inputs: _Inputs, start: Tensor, options: dict, rows: Rows) -> tuple[Tensor, Tensor]:
+def _packed(run: Callable, inputs: _Inputs, start: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     """Run every segment as a row of its own, rows of like length together so that little is spent on filling up."""
     output = torch.zeros_like(inputs.v)
     order, lasts = [], []
@@ -131,7 +130,7 @@ def _packed(run: Callable, inputs: _Inputs, start: Tensor, options: dict, rows: 
         some = rows.select(members, length)
         gather = shared(some.gather)
         own = _Inputs(inputs.a.map(gather), *(gather(x) for x in inputs[1:]))
-        result = run(own, start[members], options)
+        result = run(own, start[members])
         output = output + some.scatter(result.output)
         order += members
         lasts.append(result.state)
@@ -198,23 +197,13 @@ def _check(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None)
             f"recur: q and k must have one shape (b, t, h, k), v the same b and t and a multiple of their heads, "
             f"but came as {_shapes(named)}."
         )
-<<<<<<< HEAD
-    dtypes = {name: x.dtype for name, x in named.items()}
-    if len({dtype.to_real() for dtype in dtypes.values()}) > 1 or not all(
-        dtype.is_floating_point or dtype.is_complex for dtype in dtypes.values()
-    ):
-        listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
-        raise ValueError(
-            f"recur: q, k and v must share one floating dtype, but came as {listed}. Cast them with .to()."
-        )
-    _check_parts(a, q, v, shapes)
-=======
     floating = all(x.is_floating_point() or x.is_complex() for x in named.values())
     if not floating or len({REAL.get(x.dtype, x.dtype) for x in named.values()}) > 1:
         listed = ", ".join(f"{name} {x.dtype}" for name, x in named.items())
-        raise ValueError(f"recur: q, k and v must share one floating dtype, but came as {listed}. Cast them with .to().")
+        raise ValueError(
+            f"recur: q, k and v must share one floating dtype, but came as {listed}. Cast them with .to()."
+        )
     _check_parts(a, named)
->>>>>>> 60221d8 (Compile the door to one graph for many lengths)
     for name, x in (named | a.parts | ({} if state is None else {"state": state})).items():
         if x.device != q.device:
             raise ValueError(f"recur: q is on {q.device}, but {name} on {x.device}. Move them to one device.")

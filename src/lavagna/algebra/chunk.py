@@ -6,8 +6,8 @@ written to, by `u` and by `v`, and the reads of earlier `u` are a strictly lower
     (I + E) u = -W v - erase S_0^T,     E_ts = erase_t^T gap right_s,     W_ts = erase_t^T gap k_s     (s < t).
 
 One triangular solve gives `u = base - recall S_0^T`, and with it outputs and the next state as affine maps of S_0.
-Where `right` is the very key that is written (the delta rules), `u + v` obeys `(I + E) (u + v) = v - erase S_0^T`, and one
-product serves both. Sources: Yang et al. 2024, arXiv 2406.06484 and 2412.06464.
+Where `right` is the very key that is written (the delta rules), `u + v` obeys `(I + E) (u + v) = v - erase S_0^T`, and
+one product serves both. Sources: Yang et al. 2024, arXiv 2406.06484 and 2412.06464.
 """
 
 from typing import NamedTuple
@@ -33,7 +33,7 @@ class Chunks(NamedTuple):
 class Fold(NamedTuple):
     """Chunks as affine maps of the state S that each meets; axes (b, h, n, ·, ·), absent parts are zero.
 
-        u = base - recall S^T       output = query S^T + pairs u + local       S' = S decay + u^T keys + write
+    u = base - recall S^T       output = query S^T + pairs u + local       S' = S decay + u^T keys + write
     """
 
     query: Tensor

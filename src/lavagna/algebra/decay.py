@@ -11,12 +11,7 @@ two factors that each are at most 1 for a decay. The price is log2(c) small prod
 Source of the two-level idea: Yang et al. 2024, arXiv 2312.06635, section 4.3; the halving is its limit.
 """
 
-<<<<<<< HEAD
-from functools import cached_property
 from typing import Protocol, runtime_checkable
-=======
-from typing import Protocol
->>>>>>> 60221d8 (Compile the door to one graph for many lengths)
 
 import torch
 import torch.nn.functional as F
