@@ -17,18 +17,21 @@ from lavagna.state import ModelState, State, load_state
 from lavagna.version import __version__
 
 if TYPE_CHECKING:
-    from lavagna import checkpoints, data, layers, models, training
+    from lavagna import checkpoints, data, generation, layers, models, plots, reproduce, training
     from lavagna.checkpoints import load, save
+    from lavagna.generation import generate, stream
     from lavagna.models import LanguageModel, ModelConfig
 
 # Imported when first asked for, so that importing the package stays quick: the module that holds each name.
 _LATER = {
     "LanguageModel": "lavagna.models",
     "ModelConfig": "lavagna.models",
+    "generate": "lavagna.generation",
     "load": "lavagna.checkpoints",
     "save": "lavagna.checkpoints",
+    "stream": "lavagna.generation",
 }
-_ROOMS = ("checkpoints", "data", "layers", "models", "training")
+_ROOMS = ("checkpoints", "data", "generation", "layers", "models", "plots", "reproduce", "training")
 
 __all__ = [
     "LanguageModel",
@@ -43,15 +46,20 @@ __all__ = [
     "diagonal",
     "dplr",
     "gated_householder",
+    "generate",
+    "generation",
     "householder",
     "identity",
     "layers",
     "load",
     "load_state",
     "models",
+    "plots",
     "recur",
+    "reproduce",
     "save",
     "scalar",
+    "stream",
     "training",
 ]
 
