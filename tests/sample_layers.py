@@ -28,6 +28,11 @@ def build(variant: str, device: torch.device, dtype: torch.dtype = torch.float64
     return layer
 
 
+def forms_of(variant: str) -> tuple[str, ...]:
+    """Every form that a layer can be asked for."""
+    return (*layers.layer_class(VARIANTS[variant][0]).forms, "auto")
+
+
 def text(device: torch.device, b: int, t: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """A random sequence (b, t, D)."""
     return torch.randn(b, t, D, device=device, dtype=dtype)
@@ -46,3 +51,26 @@ def far(state, other) -> float:
     tensors, others = state.tensors(), other.tensors()
     assert tensors.keys() == others.keys()
     return max(distance(tensors[name].double(), others[name].double()) for name in tensors)
+
+
+def convolved(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | float = 0.0) -> torch.Tensor:
+    """A causal convolution over (t, c), filters (c, width), written out tap by tap."""
+    width = weight.shape[1]
+    y = torch.zeros_like(x) + bias
+    for t in range(len(x)):
+        for i in range(width):
+            if t - i >= 0:
+                y[t] = y[t] + weight[:, width - 1 - i] * x[t - i]
+    return y
+
+
+def turned(x: torch.Tensor, position: int, exponents: list[float]) -> torch.Tensor:
+    """Vectors (..., k) as k / 2 complex numbers, neighbors a pair, each turned by position * 10000^-exponent."""
+    angles = torch.tensor([position * 10000.0**-exponent for exponent in exponents], dtype=torch.float64)
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles).to(x.device)).flatten(-2)
+
+
+def rms(x: torch.Tensor, eps: float) -> torch.Tensor:
+    """`x` over the root of its mean square, along the last axis."""
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()

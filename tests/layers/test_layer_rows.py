@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sample_layers import VARIANTS, build, distance, far, text
+from sample_layers import VARIANTS, build, distance, far, forms_of, text
 
 every = pytest.mark.parametrize("variant", VARIANTS)
 MASKS = st.lists(st.lists(st.booleans(), min_size=8, max_size=8), min_size=2, max_size=2)
@@ -89,12 +89,9 @@ def test_packed_sequences_give_the_gradients_of_a_batch(variant, device):
     assert max(distance(ours, right) for ours, right in zip(grads, batch, strict=True)) < 1e-10
 
 
-@every
-@pytest.mark.parametrize("form", ["recurrent", "scan", "chunkwise", "parallel", "auto"])
+@pytest.mark.parametrize(("variant", "form"), [(name, form) for name in VARIANTS for form in forms_of(name)])
 def test_a_document_sees_nothing_of_the_one_before_it(variant, device, form):
     layer = build(variant, device, torch.float32)
-    if form not in (*layer.forms, "auto"):
-        pytest.skip(f"{variant} has no form {form}")
     x = text(device, 1, 8, torch.float32)
     other = torch.cat([100 * text(device, 1, 3, torch.float32), x[:, 3:]], 1)
     results = []

@@ -1,0 +1,56 @@
+"""DeltaNet against its recurrence written out."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lavagna import layers
+from sample_layers import D, build, convolved, distance, rms, text
+
+
+def written_out(layer, x):
+    """The recurrence of one sequence (t, d), head by head, from convolution to output."""
+    heads, size = layer.keys
+    mixed = F.silu(convolved(x @ layer.qkv.linear.weight.T, layer.qkv.conv.weight))
+    q, k, v = mixed.split(layer.qkv.sizes, -1)
+    q, k, v = q.reshape(-1, heads, size), k.reshape(-1, heads, size), v.reshape(-1, *layer.values)
+    q, k = (z / (z.square().sum(-1, keepdim=True) + 1e-6).sqrt() for z in (q, k))
+    beta = layer.max_beta * torch.sigmoid(x @ layer.beta.weight.T)
+    reads = torch.zeros_like(v)
+    for h in range(heads):
+        S = torch.zeros(layer.values.size, size, dtype=x.dtype, device=x.device)
+        for t in range(len(x)):
+            S = S + beta[t, h] * torch.outer(v[t, h] - S @ k[t, h], k[t, h])
+            reads[t, h] = S @ q[t, h] / math.sqrt(size)
+    y = rms(reads, layer.norm.eps) * layer.norm.weight
+    if layer.gate is not None:
+        y = y * F.silu(x @ layer.gate.weight.T).reshape(y.shape)
+    return y.reshape(len(x), -1) @ layer.out.weight.T
+
+
+@pytest.mark.parametrize("variant", ["delta_net", "delta_net gated"])
+def test_it_is_its_recurrence(device, variant):
+    layer, x = build(variant, device), text(device, 2, 9)
+    assert distance(layer(x).y, torch.stack([written_out(layer, row) for row in x])) < 1e-12
+
+
+@pytest.mark.parametrize("max_beta", [1.0, 2.0])
+def test_a_long_text_of_large_numbers_stays_finite(device, max_beta):
+    layer = layers.build("delta_net", D, max_beta=max_beta).to(device)
+    y, state = layer(100 * text(device, 1, 600, torch.float32))
+    assert y.isfinite().all() and state.memory.isfinite().all()
+
+
+def test_with_beta_one_a_key_seen_again_finds_its_last_value(device):
+    layer = layers.build("delta_net", D, heads=1, head_dim=D, conv_size=0).to(device).double()
+    with torch.no_grad():
+        layer.beta.weight.zero_()
+        layer.max_beta = 2.0  # twice sigmoid(0) is 1
+    x = text(device, 1, 6)
+    x[:, 5] = x[:, 2]
+    _, k, v = (x @ layer.qkv.linear.weight.T).split(layer.qkv.sizes, -1)
+    k = k[0, 5] / (k[0, 5].square().sum() + 1e-6).sqrt()
+    found = layer(x).state.memory[0, 0] @ k
+    assert distance(found, v[0, 5]) < 1e-5

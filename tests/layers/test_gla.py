@@ -1,0 +1,55 @@
+"""Gated linear attention against its recurrence written out."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lavagna import layers
+from sample_layers import D, build, distance, rms, text
+
+
+def written_out(layer, x):
+    """The recurrence of one sequence (t, d), head by head."""
+    heads, size = layer.keys
+    q, k, v = (x @ layer.qkv.linear.weight.T).split(layer.qkv.sizes, -1)
+    q, k, v = q.reshape(-1, heads, size), k.reshape(-1, heads, size), v.reshape(-1, *layer.values)
+    down, up = layer.decay.down, layer.decay.up
+    alpha = torch.sigmoid(x @ down.weight.T @ up.weight.T + up.bias).reshape(-1, heads, size) ** (1 / 16)
+    reads = torch.zeros_like(v)
+    for h in range(heads):
+        S = torch.zeros(layer.values.size, size, dtype=x.dtype, device=x.device)
+        for t in range(len(x)):
+            S = S * alpha[t, h] + torch.outer(v[t, h], k[t, h])
+            reads[t, h] = S @ q[t, h] / math.sqrt(size)
+    gate = (x @ layer.gate.weight.T).reshape(v.shape)
+    y = rms(reads, layer.norm.eps) * layer.norm.weight * F.silu(gate)
+    return y.reshape(len(x), -1) @ layer.out.weight.T
+
+
+def test_it_is_its_recurrence(device):
+    layer, x = build("gla", device), text(device, 2, 9)
+    assert distance(layer(x).y, torch.stack([written_out(layer, row) for row in x])) < 1e-12
+
+
+@pytest.mark.parametrize("length", [7, 64, 65])
+def test_gates_of_one_leave_a_plain_sum(device, length):
+    layer = layers.build("gla", D, heads=2, temperature=math.inf).to(device)
+    x = text(device, 1, length, torch.float32)
+    _, k, v = (x @ layer.qkv.linear.weight.T).split(layer.qkv.sizes, -1)
+    right = torch.einsum("bthv,bthk->bhvk", v.unflatten(-1, layer.values), k.unflatten(-1, layer.keys))
+    assert distance(layer(x).state.memory, right) < 1e-6
+
+
+def test_a_new_layer_forgets_a_few_percent_a_step(device):
+    layer = layers.build("gla", 64).to(device)
+    alpha = torch.exp(F.logsigmoid(layer.decay(torch.randn(1000, 64, device=device))) / 16)
+    assert alpha.min() > 0.9 and alpha.max() < 1
+
+
+def test_options_that_cannot_be_say_why():
+    with pytest.raises(ValueError, match=r"expand_k=0.01 times d_model = 32.*Use expand_k=0.03125"):
+        layers.build("gla", D, expand_k=0.01)
+    with pytest.raises(ValueError, match="conv_size must be an int >= 0"):
+        layers.build("gla", D, conv_size=-1)

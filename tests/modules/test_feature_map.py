@@ -1,0 +1,22 @@
+"""Feature maps."""
+
+import pytest
+import torch
+
+from lavagna.modules.feature_map import FEATURE_MAPS, NEVER_NEGATIVE, feature_map
+
+
+@pytest.mark.parametrize("name", FEATURE_MAPS)
+def test_those_that_are_listed_as_never_negative_are_the_ones_that_never_are(name):
+    x = torch.linspace(-50, 50, 1001, dtype=torch.float64)
+    assert bool((feature_map("layer", name)(x) >= 0).all()) == (name in NEVER_NEGATIVE)
+
+
+def test_elu_plus_one_is_the_exponential_below_zero_and_a_line_above():
+    x = torch.tensor([-2.0, 3.0], dtype=torch.float64)
+    assert torch.allclose(feature_map("layer", "elu_plus_one")(x), torch.stack([x[0].exp(), x[1] + 1]), rtol=1e-14)
+
+
+def test_an_unknown_name_lists_the_legal_ones():
+    with pytest.raises(ValueError, match="layer: feature_map must be one of identity, elu_plus_one, relu"):
+        feature_map("layer", "softmax")

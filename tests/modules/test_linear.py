@@ -1,0 +1,49 @@
+"""Linear maps: when they draw random numbers, and in which precision they multiply."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lavagna.modules.linear import Linear, LowRank, WideLinear, reset_xavier
+
+
+@pytest.mark.parametrize("make", [lambda: Linear(4, 3, bias=True), lambda: LowRank(4, 2, 3)])
+def test_building_one_draws_no_random_number(make):
+    before = torch.get_rng_state()
+    make()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_new_weights_fill_the_range_of_one_over_the_root_of_the_width():
+    linear = Linear(400, 300, bias=True)
+    linear.reset_parameters()
+    assert 0.0499 < linear.weight.abs().max() <= 0.05 and not linear.bias.any()
+
+
+def test_it_multiplies_and_adds(device):
+    linear = Linear(4, 3, bias=True).to(device, torch.float64)
+    torch.nn.init.normal_(linear.weight)
+    torch.nn.init.normal_(linear.bias)
+    x = torch.randn(2, 4, device=device, dtype=torch.float64)
+    assert torch.allclose(linear(x), x @ linear.weight.T + linear.bias, rtol=1e-13)
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_a_wide_map_rounds_no_product_to_bfloat16(device, autocast):
+    dtype = torch.float32 if autocast else torch.bfloat16
+    linear = WideLinear(64, 3, bias=True)
+    linear.reset_parameters()
+    linear.to(device, dtype)
+    x = torch.randn(5, 64, device=device).to(dtype)
+    right = F.linear(x.double(), linear.weight.double(), linear.bias.double())
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=autocast):
+        y = linear(x)
+    assert y.dtype == torch.float32 and torch.allclose(y.double(), right, atol=1e-6)
+
+
+def test_each_block_of_a_joined_weight_is_drawn_as_a_matrix_of_its_own():
+    weight = torch.nn.Parameter(torch.empty(700, 100))
+    reset_xavier(weight, [100, 600], gain=1.0)
+    first, second = (block.abs().max().item() for block in weight.detach().split([100, 600]))
+    assert 0.99 * (6 / 200) ** 0.5 < first <= (6 / 200) ** 0.5
+    assert 0.99 * (6 / 700) ** 0.5 < second <= (6 / 700) ** 0.5

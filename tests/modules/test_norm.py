@@ -1,0 +1,63 @@
+"""Norms: what they divide by, over which span, before or after which gate."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lavagna.modules.norm import GatedRMSNorm, GroupedRMSNorm, RMSNorm, unit
+
+# SiLU of this is 1: an open gate.
+OPEN = 1.2784645427610738
+
+
+def ready(module, device, dtype=torch.float64):
+    module.reset_parameters()
+    return module.to(device, dtype)
+
+
+def test_a_normed_vector_has_mean_square_one(device):
+    x = 7 * torch.randn(2, 3, 4, 6, device=device, dtype=torch.float64)
+    y = ready(RMSNorm(6, eps=0.0), device)(x)
+    assert torch.allclose(y.square().mean(-1), torch.ones_like(y[..., 0]), rtol=1e-14)
+    assert torch.allclose(y, F.rms_norm(x, (6,), eps=0.0), rtol=1e-13)
+
+
+def test_the_gate_comes_after_the_norm(device):
+    norm = ready(GatedRMSNorm(6), device)
+    with torch.no_grad():
+        norm.weight.copy_(torch.arange(6) + 1.0)
+    x, gate = torch.randn(2, 5, 6, device=device, dtype=torch.float64)
+    right = F.rms_norm(x, (6,), norm.weight, eps=1e-5) * gate * torch.sigmoid(gate)
+    assert torch.allclose(norm(x, gate), right, rtol=1e-13)
+
+
+def test_in_mamba_2_the_gate_comes_before_the_norm(device):
+    norm = ready(GroupedRMSNorm(6), device)
+    x, gate = torch.randn(2, 5, 6, device=device, dtype=torch.float64)
+    assert torch.allclose(norm(x, gate), F.rms_norm(x * F.silu(gate), (6,), eps=1e-5), rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("groups", "right"),
+    [(2, (0.848528, 1.131371, 0.848528, 1.131371)), (1, (0.1194, 0.1592, 1.1940, 1.5921))],
+)
+def test_a_grouped_norm_spans_its_group_only(device, groups, right):
+    x = torch.tensor([3.0, 4, 30, 40], device=device, dtype=torch.float64)
+    y = ready(GroupedRMSNorm(4, groups=groups, eps=0.0), device)(x, torch.full_like(x, OPEN))
+    assert torch.allclose(y, torch.tensor(right, device=device, dtype=torch.float64), atol=5e-5)
+
+
+@pytest.mark.parametrize("norm", [RMSNorm, GatedRMSNorm, GroupedRMSNorm])
+def test_squares_beyond_float16_do_not_overflow(device, norm):
+    x = torch.full((1, 6), 1000.0, device=device, dtype=torch.float16)
+    gates = () if norm is RMSNorm else (torch.full_like(x, OPEN),)
+    y = ready(norm(6), device, torch.float16)(x, *gates)
+    assert y.dtype == torch.float16 and torch.allclose(y.float(), torch.ones(1, 6, device=device), rtol=2e-3)
+
+
+def test_a_unit_vector_is_one_long_and_a_zero_one_has_a_finite_gradient(device):
+    x = torch.randn(4, 6, device=device, dtype=torch.float64)
+    assert torch.allclose(unit(x, eps=0.0).norm(dim=-1), torch.ones(4, device=device, dtype=torch.float64), rtol=1e-14)
+    zero = torch.zeros(1, 6, device=device, requires_grad=True)
+    unit(zero).sum().backward()
+    assert not unit(zero).any() and zero.grad.isfinite().all()

@@ -1,0 +1,29 @@
+"""The time axis of one call: what is counted, hidden and where tokens stand."""
+
+import torch
+
+from lavagna.modules.steps import Steps
+
+SEEN = torch.tensor([10, 20])
+
+
+def test_positions_count_each_row_s_real_tokens_from_the_first_ever_seen(device):
+    x, seen = torch.zeros(2, 4, 3, device=device), SEEN.to(device)
+    assert Steps("call", x).positions(seen).tolist() == [[10, 11, 12, 13], [20, 21, 22, 23]]
+    steps = Steps("call", x, mask=torch.tensor([[0, 1, 0, 1], [1, 1, 1, 0]], device=device))
+    assert steps.positions(seen).tolist() == [[0, 10, 0, 11], [20, 21, 22, 0]]
+    assert steps.counts.tolist() == [2, 3]
+
+
+def test_positions_of_packed_tokens_are_those_in_their_own_sequence(device):
+    steps = Steps("call", torch.zeros(1, 5, 3, device=device), cu_seqlens=[0, 2, 5])
+    assert steps.positions(SEEN.to(device)).tolist() == [[10, 11, 20, 21, 22]]
+    assert steps.sequences == 2 and steps.counts.tolist() == [2, 3]
+
+
+def test_what_is_hidden_is_zero_and_gets_no_gradient(device):
+    x = torch.tensor([[[1.0], [torch.nan], [3.0]]], device=device, requires_grad=True)
+    steps = Steps("call", x, mask=torch.tensor([[1, 0, 1]], device=device))
+    hidden = steps.hide(x)
+    (2 * hidden).sum().backward()
+    assert hidden.flatten().tolist() == [1, 0, 3] and x.grad.flatten().tolist() == [2, 0, 2]
