@@ -16,7 +16,7 @@ def test_factors_multiply_out_to_the_dense_matrix(name, device):
     factors = a.factors()
     for t in range(sizes.t):
         for h in range(sizes.hv):
-            right = dense.matrix(a, sizes.k, 0, t, h)
+            right = dense.matrix(a, sizes.k, 0, t, h).to(device)
             at = [None if x is None else x[0, t % x.shape[1], h % x.shape[2]] for x in factors[:3]]
             ours = factors._replace(log_decay=at[0], erase=at[1], right=at[2])
             eye = torch.eye(sizes.k, dtype=right.dtype, device=device)

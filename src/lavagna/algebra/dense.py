@@ -64,7 +64,7 @@ def recur(
                     reads.append(torch.zeros(width, dtype=dtype, device=v.device))
                     continue
                 before = s
-                s = s @ matrix(a, k.shape[3], b, t, h).to(dtype) + torch.outer(v[b, t, h], k[b, t, g])
+                s = s @ matrix(a, k.shape[3], b, t, h).to(s) + torch.outer(v[b, t, h], k[b, t, g])
                 reads.append((before if read == "before" else s) @ q[b, t, g])
             outs.append(torch.stack(reads) if reads else v.new_zeros(0, width))
             finals.append(s)
