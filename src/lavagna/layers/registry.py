@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from lavagna.layers.layer import Layer
 
-LAYERS = {
+LAYERS: dict[str, str | type[Layer]] = {
     "linear_attention": "linear_attention:LinearAttention",
     "retention": "retention:Retention",
     "gla": "gla:GLA",
@@ -26,8 +26,23 @@ def layer_class(name: str) -> type[Layer]:
     """The class of a name, imported when first asked for. Raises ValueError on an unknown name."""
     if name not in LAYERS:
         raise ValueError(f"layers: there is no layer {name!r}. Use one of {', '.join(LAYERS)}.")
-    module, found = LAYERS[name].split(":")
+    entry = LAYERS[name]
+    if not isinstance(entry, str):
+        return entry
+    module, found = entry.split(":")
     return cast(type[Layer], getattr(import_module(f"lavagna.layers.{module}"), found))
+
+
+def register(layer: type[Layer]) -> type[Layer]:
+    """Make a layer of one's own known by its `name`, to `build`, models and the command's checks; a class decorator.
+
+    Raises ValueError where the name is taken by another class.
+    """
+    taken = LAYERS.get(layer.name)
+    if taken is not None and taken is not layer:
+        raise ValueError(f"layers: the name {layer.name!r} is taken. Give {layer.__name__} another `name`.")
+    LAYERS[layer.name] = layer
+    return layer
 
 
 def options(name: str) -> dict[str, Any]:
