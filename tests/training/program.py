@@ -60,8 +60,8 @@ def killed_and_resumed(text: str, folder: str, moments: list[int]) -> None:
     """For each moment a run of its own: killed there, then resumed to the end."""
     # What a sitting loads late is loaded here, once for all copies.
     import matplotlib.backends.backend_agg  # noqa: F401
-    import torch._dynamo
-    import torch.utils.tensorboard.writer  # noqa: F401
+    import tensorboard.summary.writer.record_writer  # noqa: F401
+    import torch._dynamo  # noqa: F401
 
     for moment in moments:
         forked(text, f"{folder}/{moment}", moment)

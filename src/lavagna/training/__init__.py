@@ -2,9 +2,10 @@
 
 from lavagna.training.config import TrainConfig
 from lavagna.training.groups import parameter_groups
-from lavagna.training.loop import TrainResult, train
+from lavagna.training.loop import train
 from lavagna.training.run import Run, Settings, read_run
 from lavagna.training.schedule import learning_rate
+from lavagna.training.sitting import TrainResult
 from lavagna.training.trainer import NonFiniteLossError
 
 __all__ = [

@@ -127,6 +127,9 @@ def _sync(path: Path) -> None:
 
 
 def _refusal(error: Exception, path: Path, older: list[Path]) -> str:
+    cause: BaseException = error
+    while cause.__cause__:
+        cause = cause.__cause__
+    reason = " ".join(str(getattr(cause, "strerror", None) or cause).split())
     kept = f"{older[-1]} is kept" if older else "there is no older one"
-    reason = " ".join(str(error).split())
-    return f"train: the checkpoint {path} could not be written ({reason}); {kept}. Make room and resume."
+    return f"train: could not write {path} ({reason}); {kept}. Make room and resume."

@@ -43,8 +43,14 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = [BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.description}")]
-        self._progress = Progress(*columns, TimeRemainingColumn(), TextColumn("left"), console=Console(stderr=True))
+        # Sized to fit in eighty columns, where rich would else cut the numbers short.
+        columns = [
+            BarColumn(bar_width=8),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+        ]
+        self._progress = Progress(*columns, console=Console(stderr=True))
         self._task = self._progress.add_task("", total=steps, completed=step)
         self._validation = ""
         self._progress.start()
@@ -52,9 +58,11 @@ class Bar:
     def tell(self, record: Record) -> None:
         """Move the bar and its numbers on; those of an evaluation stay beside it until the next one."""
         if "validation_loss" in record:
-            self._validation = f"  validation {record['validation_loss']:.3f}"
+            self._validation = f"val {record['validation_loss']:.3f}  "
         else:
-            self._progress.update(self._task, completed=record["step"], description=_numbers(record) + self._validation)
+            loss, bits, speed = record["loss"], record["bits_per_byte"], record["tokens_per_second"]
+            numbers = f"loss {loss:.3f}  {self._validation}{bits:.2f} bits/byte  {speed:,.0f} tok/s"
+            self._progress.update(self._task, completed=record["step"], description=numbers)
 
     def close(self) -> None:
         """Leave the bar where it stands and give the terminal back."""

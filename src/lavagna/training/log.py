@@ -29,15 +29,11 @@ class Log:
     def append(self, record: Record) -> None:
         """Write one record; the system has it when this returns, so that killing the process does not lose it.
 
-        Raises `OSError` in one line where the disk is full.
+        Raises `OSError` where the disk is full.
         """
         line = _line(record)
-        try:
-            written = self._file.write(line)
-        except OSError as error:
-            raise OSError(error.errno, f"train: could not write the log ({error.strerror})", str(self._path)) from error
-        if written != len(line):
-            raise OSError(errno.ENOSPC, "train: could not write the log (the disk is full)", str(self._path))
+        if self._file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self.last |= record
 
     def sync(self) -> None:
