@@ -10,11 +10,16 @@ def append(
     cache: Float[Tensor, "n s h k"],
     new: Float[Tensor, "n l h k"],
     seen: Int[Tensor, " n"],
-    total: Int[Tensor, " n"],
+    total: Int[Tensor, " n"] | None,
 ) -> Float[Tensor, "n m h k"]:
-    """Each row's `seen` cached entries followed by its `total - seen` new ones, zeros behind; m is the longest row."""
+    """Each row's `seen` cached entries followed by its `total - seen` new ones, zeros behind; m is the longest row.
+
+    `total` None means that nothing is cached and every new entry is real: the plain start of a text, kept fast.
+    """
     # A cache kept in float32 under autocast stays float32: what it holds is never rounded a second time.
     kept = torch.promote_types(cache.dtype, new.dtype)
+    if total is None:
+        return new.to(kept)
     both = torch.cat([cache.to(kept), new.to(kept)], 1)
     length = int(total.max()) if len(total) else 0
     place = torch.arange(length, device=both.device)
