@@ -69,12 +69,6 @@ def test_a_damaged_config_is_refused(tmp_path, settings, content):
         open_run(tmp_path, settings, resume=True)
 
 
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path, settings):
-    (tmp_path / "run").write_text("")
-    with pytest.raises(ValueError, match="is a file, but a folder was wanted"):
-        open_run(tmp_path / "run", settings, resume=False)
-
-
 def test_reading_where_there_is_no_run_says_so(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no run in"):
         read_run(tmp_path)

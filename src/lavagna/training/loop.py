@@ -1,6 +1,6 @@
 """Training from the first update to the last, in as many sittings as it takes."""
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import torch
@@ -10,6 +10,7 @@ from lavagna.models import LanguageModel, ModelConfig
 from lavagna.training.checkpoint import load_checkpoint
 from lavagna.training.config import TrainConfig
 from lavagna.training.distributed import World, join_world
+from lavagna.training.lock import locked
 from lavagna.training.run import Settings, open_run
 from lavagna.training.sitting import Sitting, TrainResult
 from lavagna.training.trainer import Trainer
@@ -37,20 +38,23 @@ def train(
     `NonFiniteLossError`, where the loss is no longer a number: the newest checkpoint is then the last good one. Raises
     `OSError` in one line where the disk is full; older checkpoints stay.
     """
-    with join_world(device) as world, torch.random.fork_rng(_devices(world)):
+    folder = Path(folder)
+    with ExitStack() as stack:
+        world = stack.enter_context(join_world(device))
+        stack.enter_context(torch.random.fork_rng(_devices(world)))
         batches = Batches(texts.train, batch=config.batch, context=config.context, seed=config.seed)
         world.share(config.batch)
         _check_vocabulary(model, texts)
         settings = _settings(model, config, texts, tokenizer)
-        run = world.once(lambda: open_run(Path(folder), settings, resume=resume))
+        world.once(lambda: stack.enter_context(locked(folder)))
+        run = world.once(lambda: open_run(folder, settings, resume=resume))
         torch.manual_seed(config.seed)
         model = (LanguageModel(model) if isinstance(model, ModelConfig) else model).to(world.device).train()
         model.checkpointing = config.checkpointing
         trainer = Trainer(model, config, batches, world)
         if run.latest:
             load_checkpoint(run.latest, model, trainer.optimizer)
-        with closing(Sitting(run, trainer, texts, tokenizer, world, quiet=quiet)) as sitting:
-            return sitting.train()
+        return stack.enter_context(closing(Sitting(run, trainer, texts, tokenizer, world, quiet=quiet))).train()
 
 
 def _settings(model: LanguageModel | ModelConfig, config: TrainConfig, texts: Splits, tokenizer) -> Settings:

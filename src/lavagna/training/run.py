@@ -56,9 +56,7 @@ def open_run(folder: Path, settings: Settings, *, resume: bool) -> Run:
     version.
     """
     run = Run(folder)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"train: {folder} is a file, but a folder was wanted. Choose another one for the run.")
-    if run.config.exists():
+    if run.config.exists() or run.latest:
         if not resume:
             raise ValueError(
                 f"train: {folder} already holds a run, {run.step} steps long. Resume it, or choose another folder."
