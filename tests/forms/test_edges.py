@@ -118,3 +118,16 @@ def test_the_ragged_tail_reads_its_own_decay(form, device):
         assert lv.recur(lv.scalar(g), one, one, one, form=form, chunk=chunk).state.item() == pytest.approx(
             10.498750, abs=5e-7
         )
+
+
+@pytest.mark.parametrize("form", ["recurrent", "scan", "chunkwise"])
+@pytest.mark.parametrize("power", [-12, -20, -25])
+def test_a_constant_slow_decay_is_not_rounded_away(form, power, device):
+    # Rounded to float32 once a step, a decay this near to 1 would be off by up to 1e-3 after 20,000 steps.
+    t = 20_000
+    g = torch.full((1, 1, 1, 1), math.log1p(-(2.0**power)), dtype=torch.float64, device=device).float()
+    q, k, v = (torch.randn(1, t, 1, 2, device=device).abs() for _ in range(3))
+    true = lv.recur(lv.scalar(g.double()), q.double(), k.double(), v.double(), form="scan")
+    ours = lv.recur(lv.scalar(g), q, k, v, form=form)
+    assert difference(ours.output, true.output) < 1e-5
+    assert difference(ours.state, true.state) < 1e-5

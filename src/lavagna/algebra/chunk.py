@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Shaped
 from torch import Tensor
 
-from lavagna.algebra.decay import decay_of
+from lavagna.algebra.decay import Survival, decay_of, fade, survival
 from lavagna.algebra.transition import Transition, shared
 
 
@@ -37,7 +37,7 @@ class Fold(NamedTuple):
     """
 
     query: Tensor
-    decay: Tensor | None
+    decay: Survival | None
     local: Tensor | None = None
     write: Tensor | None = None
     recall: Tensor | None = None
@@ -73,7 +73,7 @@ def fold(chunks: Chunks, *, read: str) -> Fold:
     log_decay, erase, right, decayed = a.factors()
     decay = decay_of(log_decay)
     strict = read == "before"
-    query, keys, total = decay.from_start(q, strict=strict), decay.to_end(k), decay.total()
+    query, keys, total = decay.from_start(q, strict=strict), decay.to_end(k), survival(decay.total())
     scores = decay.pairs(q, k, strict=strict)
     if erase is None or right is None:
         return Fold(query, total, local=scores @ v, write=v.mT @ keys)
@@ -104,20 +104,25 @@ def advance(fold: Fold, state: Shaped[Tensor, "b h v k"]) -> tuple[Tensor, Tenso
     """Carry a state through the chunks in order: the state each meets (b, h, n, v, k), the last one, and `u`."""
     shape, count = state.shape, fold.query.shape[2]
     state = state.flatten(0, 1)
-    decays, writes, recalls, bases, keys = (
-        None if x is None else x.flatten(0, 1).unbind(1)
-        for x in (fold.decay, fold.write, fold.recall, fold.base, fold.keys)
-    )
+    writes, recalls, bases, keys = (_each(x) for x in (fold.write, fold.recall, fold.base, fold.keys))
+    decays = None if fold.decay is None else [Survival(*pair) for pair in zip(*map(_each, fold.decay), strict=True)]
     met, found = [], []
     for i in range(count):
         met.append(state)
-        after = state if decays is None else state * decays[i]
+        write = None if writes is None else writes[i]
         if recalls is not None and bases is not None and keys is not None:
-            found.append(torch.baddbmm(bases[i], recalls[i], state.mT, alpha=-1))
-            after = torch.baddbmm(after, found[-1].mT, keys[i])
-        state = after if writes is None else after + writes[i]
+            u = torch.baddbmm(bases[i], recalls[i], state.mT, alpha=-1)
+            write = u.mT @ keys[i] if write is None else torch.baddbmm(write, u.mT, keys[i])
+            found.append(u)
+        assert write is not None
+        state = fade(state, None if decays is None else decays[i], write)
     us = torch.stack(found, 1).unflatten(0, shape[:2]) if found else None
     return torch.stack(met, 1).unflatten(0, shape[:2]), state.unflatten(0, shape[:2]), us
+
+
+def _each(x: Tensor | None) -> tuple[Tensor, ...] | None:
+    """Chunk after chunk of (b, h, n, ·, ·), as (b h, ·, ·)."""
+    return None if x is None else x.flatten(0, 1).unbind(1)
 
 
 def outputs(fold: Fold, met: Shaped[Tensor, "b h n v k"], found: Tensor | None) -> Shaped[Tensor, "b h n c v"]:

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from lavagna.algebra.decay import Survival, fade, survival
 from lavagna.algebra.transition import Transition
 
 
@@ -22,15 +23,14 @@ def recurrent(
     Cost O(t v k) and, without gradients, memory O(v k): nothing is kept of a step but its output. `chunk` is not used.
     """
     log_decay, erase, right, decayed = a.factors()
-    decay = None if log_decay is None else log_decay.exp()
+    decay = survival(log_decay)
+    if decay is not None and log_decay is not None and erase is not None and decayed:
+        erase = erase * log_decay.exp()
     outputs = []
     for t in range(q.shape[1]):
-        before = state
-        if decay is not None:
-            state = state * decay[:, t, :, None, :]
+        before, write = state, v[:, t, :, :, None] * k[:, t, :, None, :]
         if erase is not None and right is not None:
-            found = (state if decayed else before) @ erase[:, t, :, :, None]
-            state = state - found * right[:, t, :, None, :]
-        state = state + v[:, t, :, :, None] * k[:, t, :, None, :]
+            write = write - (state @ erase[:, t, :, :, None]) * right[:, t, :, None, :]
+        state = fade(state, None if decay is None else Survival(*(x[:, t, :, None, :] for x in decay)), write)
         outputs.append(((before if read == "before" else state) @ q[:, t, :, :, None]).squeeze(-1))
     return torch.stack(outputs, 1), state
