@@ -126,8 +126,7 @@ def _packed(run: Callable, inputs: _Inputs, start: Tensor, rows: Rows) -> tuple[
     """Run every segment as a row of its own, rows of like length together so that little is spent on filling up."""
     output = torch.zeros_like(inputs.v)
     order, lasts = [], []
-    for members, length in _alike(rows.counts.tolist()):
-        some = rows.select(members, length)
+    for members, some in rows.alike():
         gather = shared(some.gather)
         own = _Inputs(inputs.a.map(gather), *(gather(x) for x in inputs[1:]))
         result = run(own, start[members])
@@ -138,14 +137,6 @@ def _packed(run: Callable, inputs: _Inputs, start: Tensor, rows: Rows) -> tuple[
         return output, start.clone()
     back = torch.tensor(order, device=start.device).argsort()
     return output, torch.cat(lasts).index_select(0, back)
-
-
-def _alike(counts: list[int]) -> list[tuple[list[int], int]]:
-    """Rows grouped by length, each group within a factor of two, with the length of its longest."""
-    groups: dict[int, list[int]] = {}
-    for row, count in enumerate(counts):
-        groups.setdefault(max(count - 1, 0).bit_length() if count else -1, []).append(row)
-    return [(members, max(counts[row] for row in members)) for members in groups.values()]
 
 
 def _full(a: Transition, q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, real: Tensor | None) -> _Inputs:

@@ -72,3 +72,13 @@ def test_a_window_never_loses_digits(device):
     window = torch.randn(1, 3, 5, device=device)
     _, last = run(conv, x, window)
     assert last.dtype == torch.float32 and torch.equal(last[:, :2], window[:, 1:])
+
+
+def test_packing_one_long_text_with_many_short_ones_costs_no_more_than_their_sum(device):
+    conv, sizes = make(device), []
+    x = torch.randn(1, 1024 + 200, 5, device=device, dtype=torch.float64)
+    convolved = conv._convolved
+    conv._convolved = lambda x, *rest: sizes.append(x.shape[0] * x.shape[1]) or convolved(x, *rest)
+    y, _ = run(conv, x, cu_seqlens=[0, *range(2, 202, 2), 1224])
+    assert sum(sizes) < 2 * x.shape[1]
+    assert torch.equal(y[:, 200:], run(conv, x[:, 200:])[0])

@@ -69,13 +69,18 @@ class SoftmaxAttention(Layer):
         q, k, v = self.qkv(x).unflatten(-1, (3, *self.heads)).unbind(2)
         positions, angles = steps.positions(state.tokens_seen), rotary.standard(self.heads.size, device=x.device)
         q, k = (rotary.rotate(z, positions, angles, base=self.rotary_base) for z in (q, k))
-        rows, seen, cached = steps.rows, state.tokens_seen, state.keys.shape[1] > 0
-        total = seen + steps.counts if cached or rows is not None else None
-        q, k, v = (z if rows is None else rows.gather(z) for z in (q, k, v))
         if steps.backend not in ("auto", "torch"):
             raise ValueError(f"{self.name}: there is no {steps.backend} kernel for it. Use backend='torch' or 'auto'.")
+        rows, seen, cached = steps.rows, state.tokens_seen, state.keys.shape[1] > 0
+        k, v = (z if rows is None else rows.gather(z) for z in (k, v))
+        total = seen + steps.counts if cached or rows is not None else None
         keys, values = append(state.keys, k, seen, total), append(state.values, v, seen, total)
         read = attend_one_by_one if steps.form == "recurrent" else attend
-        o = read(q, keys.to(q.dtype), values.to(q.dtype), seen if cached else None)
-        o = o if rows is None else rows.scatter(o)
+
+        def reads(q: Tensor, counts: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> tuple[Tensor]:
+            if cached:
+                return (read(q, keys, values, seen),)
+            return (read(q, keys[:, : q.shape[1]], values[:, : q.shape[1]], None),)
+
+        (o,) = steps.by_rows(reads, q, keys.to(q.dtype), values.to(q.dtype), seen)
         return self.out(o.flatten(2)), {"keys": keys, "values": values}

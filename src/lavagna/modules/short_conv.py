@@ -39,16 +39,16 @@ class ShortConv(nn.Module):
         self, x: Float[Tensor, "b t c"], window: Float[Tensor, "n w c"], steps: Steps
     ) -> tuple[Float[Tensor, "b t c"], Float[Tensor, "n w c"]]:
         """The convolved steps, in the dtype of `x`, and the window after them."""
-        rows = steps.rows
-        real = x if rows is None else rows.gather(x)
+        y, after = steps.by_rows(self._convolved, x, window)
+        return y, after
+
+    def _convolved(self, x: Tensor, counts: Tensor, window: Tensor) -> tuple[Tensor, Tensor]:
         # A state kept in float32 under autocast stays float32: what it holds is never rounded a second time.
         kept = torch.promote_types(window.dtype, x.dtype)
-        past = torch.cat([window.to(kept), real.to(kept)], 1)
-        y = self._weighted(past, real.shape[1]).to(x.dtype)
-        if rows is None:
-            return y, past[:, real.shape[1] :].clone()
-        last = rows.counts[:, None] + torch.arange(self.width - 1, device=x.device)
-        return rows.scatter(y), past.gather(1, last[:, :, None].expand(-1, -1, self.channels))
+        past = torch.cat([window.to(kept), x.to(kept)], 1)
+        last = counts[:, None] + torch.arange(self.width - 1, device=x.device)
+        after = past.gather(1, last[:, :, None].expand(-1, -1, self.channels))
+        return self._weighted(past, x.shape[1]).to(x.dtype), after
 
     def _weighted(self, past: Tensor, length: int) -> Tensor:
         weight = wide(self.weight)

@@ -1,5 +1,7 @@
 """Which steps of a call are real, which sequence each belongs to, and how the call asked to be computed."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
@@ -44,6 +46,32 @@ class Steps:
         if self.rows is not None:
             return self.rows.counts
         return torch.full((self.batch,), self.length, dtype=torch.int64, device=self.device)
+
+    def by_rows(
+        self,
+        function: Callable[..., tuple[Tensor, ...]],
+        x: Shaped[Tensor, "b t *rest"],
+        *states: Shaped[Tensor, "n *_"],
+    ) -> tuple[Tensor, ...]:
+        """`function(steps, counts, *states)`, which wants rows without holes, under any mask and packing.
+
+        It is given each sequence's real steps (m, l, ...) as a row, how many of the l are real (zeros stand behind),
+        and the sequence's row of every state; it returns steps (m, l, ...) and new states, which come back as
+        (b, t, ...) and (n, ...). Packed sequences come in groups of like length: a long one doesn't fill up the short.
+        """
+        if self.rows is None or self.offsets is None:
+            given = x if self.rows is None else self.rows.gather(x)
+            y, *after = function(given, self.counts, *states)
+            return y if self.rows is None else self.rows.scatter(y), *after
+        groups = self.rows.alike() or [([], self.rows)]
+        ys, afters = [], []
+        for members, rows in groups:
+            y, *after = function(rows.gather(x), rows.counts, *(state[members] for state in states))
+            ys.append(rows.scatter(y))
+            afters.append(after)
+        back = torch.tensor([row for members, _ in groups for row in members], dtype=torch.int64, device=self.device)
+        after = [torch.cat(parts).index_select(0, back.argsort()) for parts in zip(*afters, strict=True)]
+        return torch.stack(ys).sum(0), *after
 
     def positions(self, tokens_seen: Int[Tensor, " n"]) -> Int[Tensor, "b t"]:
         """The place of each real step in its own sequence, counted from the first token ever seen; 0 where masked."""
