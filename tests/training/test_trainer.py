@@ -105,13 +105,3 @@ def test_an_update_does_not_depend_on_the_random_numbers_before_it(trainer):
 
     assert loss(1, 3) == loss(2, 3)
     assert loss(1, 3) != loss(1, 4)
-
-
-@pytest.mark.slow
-def test_a_compiled_model_learns_what_the_plain_one_does(trainer):
-    torch.manual_seed(0)
-    plain = trainer()
-    torch.manual_seed(0)
-    compiled = trainer(compile=True)
-    for step in range(5):
-        assert compiled.update(step).loss == pytest.approx(plain.update(step).loss, abs=1e-5)

@@ -31,7 +31,7 @@ def save_checkpoint(
     path = folder / f"step-{step:08d}"
     partial = folder / f".{path.name}.partial"
     try:
-        remove_leftovers(folder)
+        tidy(folder, keep=keep)
         checkpoints.save(model, partial, tokenizer)
         save_file(_moments(optimizer), partial / OPTIMIZER, {"format": FORMAT})
         for file in [*partial.iterdir(), partial]:
@@ -40,8 +40,7 @@ def save_checkpoint(
             _remove(path)
         os.replace(partial, path)
         _sync(folder)
-        for old in list_checkpoints(folder)[:-keep]:
-            _remove(old)
+        tidy(folder, keep=keep)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise OSError(_refusal(error, path, list_checkpoints(folder))) from error
@@ -75,10 +74,15 @@ def load_checkpoint(checkpoint: Path, model: LanguageModel, optimizer: Optimizer
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left behind half-written or half-removed."""
+def tidy(folder: Path, *, keep: int) -> None:
+    """Remove all checkpoints but the newest `keep`, and whatever a killed process left half-written or half-removed."""
     for path in folder.glob(".*"):
         shutil.rmtree(path)
+    for old in list_checkpoints(folder)[:-keep]:
+        # It loses its visible name before its first file, so that no kill leaves half of one to be resumed from.
+        hidden = old.with_name(f".{old.name}.removed")
+        os.replace(old, hidden)
+        shutil.rmtree(hidden)
 
 
 _KINDS = ("step", "exp_avg", "exp_avg_sq")
@@ -109,13 +113,6 @@ def _read_moments(path: Path, names: list[str]) -> dict[str, Tensor]:
         odd = sorted(tensors.keys() ^ wanted)
         raise ValueError(f"train: {path} and the model differ in {', '.join(odd[:4])}. Resume with the same model.")
     return tensors
-
-
-def _remove(path: Path) -> None:
-    # A folder loses its visible name before its first file, so that no kill leaves half of one to be resumed from.
-    hidden = path.with_name(f".{path.name}.removed")
-    os.replace(path, hidden)
-    shutil.rmtree(hidden)
 
 
 def _sync(path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lavagna.data.atomic_file import atomic_file
-from lavagna.training.checkpoint import list_checkpoints, remove_leftovers, step_of
+from lavagna.training.checkpoint import list_checkpoints, step_of, tidy
 from lavagna.training.config import TrainConfig
 from lavagna.version import __version__
 
@@ -63,7 +63,7 @@ def open_run(folder: Path, settings: Settings, *, resume: bool) -> Run:
             )
         _compare(folder, read_run(folder), settings)
     run.checkpoints.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(run.checkpoints)
+    tidy(run.checkpoints, keep=settings.training.keep)
     content = {"format": FORMAT, "version": __version__, **settings._asdict(), "training": asdict(settings.training)}
     with atomic_file(run.config) as file:
         file.write(json.dumps(content, indent=2).encode() + b"\n")

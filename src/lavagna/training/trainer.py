@@ -1,6 +1,7 @@
 """One update after another: gradients, clipping, AdamW."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -52,10 +53,13 @@ class Trainer:
     def update(self, step: int) -> Update:
         """Learn from the batch of update number `step`, counted from 0.
 
-        Raises `NonFiniteLossError`, on all processes alike, before anything is changed.
+        Raises `NonFiniteLossError`, on all processes alike, before anything is changed, and `ValueError` where the
+        model was to be compiled and can't be.
         """
         torch.manual_seed(_mixed_seed(self.config.seed, step, self._world.rank))
-        loss = self._world.mean(self._gradients(step)).item()
+        with _compiling(self.config.compile):
+            own_loss = self._gradients(step)
+        loss = self._world.mean(own_loss).item()
         norm = nn.utils.clip_grad_norm_(self._parameters, self.config.clip).item()
         if not abs(loss) + norm < float("inf"):
             culprit = f"gradient's norm is {norm}" if abs(loss) < float("inf") else f"loss is {loss}"
@@ -82,6 +86,20 @@ class Trainer:
         # Gradients travel between the processes once an update, with the last portion.
         parallel = self._parallel
         return parallel.no_sync() if isinstance(parallel, DistributedDataParallel) and not last else nullcontext()
+
+
+@contextmanager
+def _compiling(asked: bool) -> Iterator[None]:
+    if not asked:
+        yield
+        return
+    from torch._dynamo.exc import TorchDynamoException
+
+    try:
+        yield
+    except TorchDynamoException as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"train: torch.compile failed ({reason}). Mend that, or train without compile.") from error
 
 
 def _mixed_seed(*numbers: int) -> int:
