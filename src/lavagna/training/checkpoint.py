@@ -36,8 +36,6 @@ def save_checkpoint(
         save_file(_moments(optimizer), partial / OPTIMIZER, {"format": FORMAT})
         for file in [*partial.iterdir(), partial]:
             _sync(file)
-        if path.exists():
-            _remove(path)
         os.replace(partial, path)
         _sync(folder)
         tidy(folder, keep=keep)
