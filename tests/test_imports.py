@@ -115,3 +115,8 @@ def test_starting_takes_under_two_seconds_beyond_torch(code):
     # Processor time, because a busy machine stretches the clock on the wall.
     measured = f"import time, torch\nstart = time.process_time()\n{code}\nprint(time.process_time() - start)"
     assert statistics.median(float(python(measured).split()[-1]) for _ in range(3)) < 2
+
+
+def test_building_a_model_does_not_import_the_compiler_of_torch():
+    build = "for name in lv.layers.names(): lv.LanguageModel(lv.ModelConfig(name, 32, 1, 16))"
+    python(f"import sys, lavagna as lv\n{build}\nassert 'torch._dynamo' not in sys.modules")

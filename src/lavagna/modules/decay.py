@@ -23,8 +23,10 @@ def rate(log: Float[Tensor, " h"]) -> Float[Tensor, "1 1 h 1"]:
 
 def reset_rates(log: nn.Parameter, *, low: float, high: float) -> None:
     """Rates exp(log) uniform between `low` and `high`; exempt from weight decay."""
-    with torch.no_grad():
-        log.uniform_(low, high).log_()
+    # The meta device has no values to draw, and torch imports its compiler to find that out: more than a second.
+    if not log.is_meta:
+        with torch.no_grad():
+            log.uniform_(low, high).log_()
     exempt(log)
 
 
@@ -33,7 +35,8 @@ def reset_steps(bias: nn.Parameter, *, low: float = 1e-3, high: float = 0.1) -> 
 
     The inverse of `s = softplus(b)` is `b = s + log(-expm1(-s))`.
     """
-    with torch.no_grad():
-        size = bias.uniform_(math.log(low), math.log(high)).exp()
-        bias.copy_(size + torch.log(-torch.expm1(-size)))
+    if not bias.is_meta:
+        with torch.no_grad():
+            size = bias.uniform_(math.log(low), math.log(high)).exp()
+            bias.copy_(size + torch.log(-torch.expm1(-size)))
     exempt(bias)
