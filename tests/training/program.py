@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from lavagna.data import Batches, Tokenizer, open_splits
+from lavagna.layers import registry
 from lavagna.models import ModelConfig
 from lavagna.training import TrainConfig, train
 
@@ -25,9 +26,9 @@ CONFIG = TrainConfig(
 FILE_EVENTS = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir", "shutil.rmtree"}
 
 
-def go(text: str, folder: str, config: TrainConfig = CONFIG):
+def go(text: str, folder: str, config: TrainConfig = CONFIG, model: ModelConfig = MODEL):
     """Train, or go on training, to the end."""
-    return train(MODEL, config, open_splits(text), Tokenizer.bytes(), folder, resume=True, device="cpu", quiet=True)
+    return train(model, config, open_splits(text), Tokenizer.bytes(), folder, resume=True, device="cpu", quiet=True)
 
 
 def die_at(moment: int, folder: str) -> list[str]:
@@ -71,9 +72,13 @@ def killed_and_resumed(text: str, folder: str, moments: list[int]) -> None:
 
 def together(text: str, folder: str) -> None:
     """What two processes do for the tests of `distributed`, one after the other; the last thing is to fail."""
-    result = go(text, f"{folder}/fresh")
-    parameters = {name: tensor.flatten().tolist() for name, tensor in result.model.state_dict().items()}
     rank = os.environ["RANK"]
+    go(text, f"{folder}/fresh")
+    parameters = {}
+    for layer in registry.names():
+        model = ModelConfig(layer=layer, d_model=16, depth=2, vocab_size=256)
+        ended = go(text, f"{folder}/{layer}", replace(CONFIG, steps=3), model).model
+        parameters[layer] = {name: tensor.flatten().tolist() for name, tensor in ended.state_dict().items()}
     Path(f"{folder}/rank-{rank}.json").write_text(json.dumps(parameters))
     go(text, f"{folder}/begun-by-one")
     go(text, f"{folder}/accumulated", replace(CONFIG, micro_batch=1))

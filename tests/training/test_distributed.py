@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lavagna.data import Tokenizer
+from lavagna.layers import registry
 from lavagna.training import TrainConfig, train
 from lavagna.training.distributed import World
 from lavagna.training.log import read_log
@@ -63,8 +64,9 @@ def test_one_process_goes_on_with_a_run_of_two(folders, text_folder, texts, tmp_
     assert losses(folders / "fresh") == pytest.approx(losses(tmp_path / "alone"), rel=0, abs=1e-5)
 
 
-def test_both_processes_end_with_the_same_parameters(folders):
-    first, second = (json.loads((folders / f"rank-{rank}.json").read_text()) for rank in (0, 1))
+@pytest.mark.parametrize("layer", registry.names())
+def test_both_processes_end_with_the_same_parameters(folders, layer):
+    first, second = (json.loads((folders / f"rank-{rank}.json").read_text())[layer] for rank in (0, 1))
     assert first == second
 
 

@@ -133,6 +133,14 @@ def test_a_loss_that_is_no_number_stops_training_names_the_step_and_keeps_the_la
     assert read_log(tmp_path / "run" / "log.jsonl")[-1]["step"] == 7
 
 
+def test_parameters_that_give_no_number_are_never_saved(go, tmp_path):
+    with pytest.raises(NonFiniteLossError, match=r"(loss|norm) is (nan|inf) at step"):
+        go("run", lr=1e30, clip=1e30, save_every=1, keep=20)
+    for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
+        logits = checkpoints.load(checkpoint)[0](torch.tensor([[7, 8, 9]])).logits
+        assert logits.isfinite().all(), checkpoint
+
+
 def test_a_validation_part_of_one_token_is_passed_over(go, texts):
     class OneToken:
         vocab_size, bytes_per_token = 256, 1.0

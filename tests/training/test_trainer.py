@@ -92,6 +92,20 @@ def test_what_is_no_number_is_refused_before_anything_changes(trainer, where):
     assert torch.equal(weight, before) and not once.optimizer.state
 
 
+def test_a_check_refuses_what_the_next_update_would_and_changes_nothing(trainer):
+    once = trainer()
+    once.update(0)
+    before = [parameter.detach().clone() for parameter in once.model.parameters()]
+    once.check(1)
+    with torch.no_grad():
+        once.model.norm.weight[3] = float("inf")
+    for refused in (once.check, once.update):
+        with pytest.raises(NonFiniteLossError, match="the loss is nan at step 2"):
+            refused(1)
+    once.model.norm.weight.data[3] = before[-1][3]
+    assert all(torch.equal(*pair) for pair in zip(before, once.model.parameters(), strict=True))
+
+
 def test_an_update_does_not_depend_on_the_random_numbers_before_it(trainer):
     def add_noise(module, arguments, output):
         return output._replace(logits=output.logits + torch.rand_like(output.logits))

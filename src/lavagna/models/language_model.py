@@ -59,8 +59,8 @@ class LanguageModel(nn.Module):
         self.checkpointing = False
         with torch.device("meta"):
             # Given a weight, torch does not draw one, for which it would import its compiler: more than a second.
-            weight = torch.empty(config.vocab_rows, config.d_model)
-            self.embedding = nn.Embedding(*weight.shape, _weight=weight)
+            rows, width = config.vocab_rows, config.d_model
+            self.embedding = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
             self.blocks = nn.ModuleList(Block(config, index) for index in range(config.depth))
             self.norm = RMSNorm(config.d_model, eps=config.norm_eps)
             tied = config.tie_embeddings

@@ -50,6 +50,7 @@ def train(
         run = world.once(lambda: open_run(folder, settings, resume=resume))
         torch.manual_seed(config.seed)
         model = (LanguageModel(model) if isinstance(model, ModelConfig) else model).to(world.device).train()
+        stack.callback(setattr, model, "checkpointing", model.checkpointing)
         model.checkpointing = config.checkpointing
         trainer = Trainer(model, config, batches, world)
         if run.latest:

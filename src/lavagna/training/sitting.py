@@ -43,21 +43,25 @@ class Sitting:
     def train(self) -> TrainResult:
         """Update, evaluate and save until the last step. Raises as `train` does."""
         for step in range(self.run.step + 1, self.config.steps + 1):
-            last = step == self.config.steps
             try:
                 self._update(step)
-                if last or step % self.config.evaluate_every == 0:
+                if self._due(step, self.config.evaluate_every):
                     self._evaluate(step)
+                if self._due(step, self.config.save_every):
+                    # What is saved must be good to go on from: the next update's loss is looked at first.
+                    self.trainer.check(step)
+                    self.world.once(lambda step=step: self._save(step))
             except NonFiniteLossError as error:
                 raise NonFiniteLossError(self._farewell(error)) from None
-            if last or step % self.config.save_every == 0:
-                self.world.once(lambda step=step: self._save(step))
         return self._result()
 
     def close(self) -> None:
         """Close what the first process writes to and gives the terminal back."""
         if self.report:
             self.report.close()
+
+    def _due(self, step: int, every: int) -> bool:
+        return step == self.config.steps or step % every == 0
 
     def _update(self, step: int) -> None:
         begin = time.monotonic()

@@ -47,6 +47,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(
             groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=kind in ("cpu", "cuda") or None
         )
+        self.optimizer.zero_grad()
         self._parameters = [parameter for group in groups for parameter in group["params"]]
         self._parallel = world.join(torch.compile(model) if config.compile else model)  # pyright: ignore
 
@@ -60,16 +61,26 @@ class Trainer:
         with _compiling(self.config.compile):
             own_loss = self._gradients(step)
         loss = self._world.mean(own_loss).item()
+        _check_finite("loss", loss, step)
         norm = nn.utils.clip_grad_norm_(self._parameters, self.config.clip).item()
-        if not abs(loss) + norm < float("inf"):
-            culprit = f"gradient's norm is {norm}" if abs(loss) < float("inf") else f"loss is {loss}"
-            raise NonFiniteLossError(f"the {culprit} at step {step + 1}")
+        _check_finite("gradient's norm", norm, step)
         lr = self.config.rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
         self.optimizer.zero_grad()
         return Update(loss, norm, lr)
+
+    @torch.no_grad()
+    def check(self, step: int) -> None:
+        """Raise `NonFiniteLossError` if update number `step` would meet a loss that is no number. Changes nothing."""
+        total = torch.zeros((), device=self._world.device)
+        self.model.eval()
+        for low, high in portions(*self._world.share(self.config.batch), self.config.micro_batch):
+            rows = self._batches.rows(step, low, high).to(self._world.device)
+            total += next_token_loss(self.model, rows, self.config.dtype)
+        self.model.train()
+        _check_finite("loss", self._world.mean(total).item(), step)
 
     def _gradients(self, step: int) -> Tensor:
         start, stop = self._world.share(self.config.batch)
@@ -86,6 +97,11 @@ class Trainer:
         # Gradients travel between the processes once an update, with the last portion.
         parallel = self._parallel
         return parallel.no_sync() if isinstance(parallel, DistributedDataParallel) and not last else nullcontext()
+
+
+def _check_finite(name: str, value: float, step: int) -> None:
+    if not abs(value) < float("inf"):
+        raise NonFiniteLossError(f"the {name} is {value} at step {step + 1}")
 
 
 @contextmanager
