@@ -42,3 +42,12 @@ def test_gradients_pass_through_gather_and_scatter():
     rows = masked_rows(mask)
     x = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: rows.scatter(rows.gather(x) ** 2), x)
+
+
+@given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=9))
+def test_rows_of_like_length_cost_at_most_twice_their_steps_and_lose_none(lengths):
+    offsets = torch.tensor([0, *lengths]).cumsum(0).tolist()
+    groups = packed_rows(offsets).alike()
+    assert sorted(row for members, _ in groups for row in members) == list(range(len(lengths)))
+    assert sum(rows.index.numel() for _, rows in groups) <= 2 * sum(lengths)
+    assert all(rows.counts.tolist() == [lengths[row] for row in members] for members, rows in groups)

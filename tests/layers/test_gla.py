@@ -51,5 +51,7 @@ def test_a_new_layer_forgets_a_few_percent_a_step(device):
 def test_options_that_cannot_be_say_why():
     with pytest.raises(ValueError, match=r"expand_k=0.01 times d_model = 32.*Use expand_k=0.03125"):
         layers.build("gla", D, expand_k=0.01)
+    with pytest.raises(ValueError, match="gate_rank must be >= 1 and temperature > 0, but came as 16 and 0"):
+        layers.build("gla", D, temperature=0)
     with pytest.raises(ValueError, match="conv_size must be an int >= 0"):
         layers.build("gla", D, conv_size=-1)

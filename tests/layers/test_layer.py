@@ -24,7 +24,7 @@ def run_cut(layer, x, cuts, state=None):
 
 
 @every
-@settings(max_examples=6)
+@settings(max_examples=10)
 @given(cuts=st.lists(st.integers(0, 11), max_size=5).map(sorted))
 def test_any_cut_of_a_sequence_equals_the_whole(variant, device, cuts):
     layer, x = build(variant, device), text(device, 2, 11)

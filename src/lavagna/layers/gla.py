@@ -52,6 +52,10 @@ class GLA(Layer):
         self.keys = heads_of(self.name, width, heads, head_dim, what="expand_k * d_model")
         size = expanded(self.name, "head_dim", self.keys.size, expand / expand_k, option="expand / expand_k")
         self.values = Heads(self.keys.count, size)
+        if gate_rank < 1 or temperature <= 0:
+            raise ValueError(
+                f"{self.name}: gate_rank must be >= 1 and temperature > 0, but came as {gate_rank} and {temperature}."
+            )
         self.temperature = temperature
         keys, values = self.keys.count * self.keys.size, self.values.count * self.values.size
         self.qkv = QKV(self.name, d_model, self.keys, self.values, conv_size=conv_size)
