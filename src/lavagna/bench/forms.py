@@ -1,0 +1,126 @@
+"""Speed of the chunkwise form and of the loop over steps, for every transition, on one thread."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lavagna.algebra.transition import Transition, diagonal, dplr, gated_householder, householder, identity, scalar
+from lavagna.bench.clock import Job, medians, one_thread
+from lavagna.bench.floor import floor_flops, product
+from lavagna.dispatch import recur
+
+HEADS, CHUNK = 4, 64
+# How many times the floor each may take; the loop over steps is measured for comparison, not bounded.
+BOUNDS = {
+    "identity": (4, 16),
+    "scalar": (4, 16),
+    "diagonal": (8, 32),
+    "householder": (4, 16),
+    "gated_householder": (4, 16),
+    "gated_householder diagonal": (8, 32),
+    "dplr": (8, 32),
+}
+PASSES = ("forward", "forward_backward")
+
+
+class Row(NamedTuple):
+    """Median time of one transition in one form, and as a ratio to the forward pass's floor; `bound` None: not bounded.
+
+    `holds` says whether the ratio is within its bound.
+    """
+
+    transition: str
+    form: str
+    key_size: int
+    direction: str
+    time_ms: float
+    floor_ms: float
+    ratio: float
+    bound: float | None
+    holds: bool
+
+
+def form_rows(
+    names: Sequence[str] = tuple(BOUNDS),
+    *,
+    sizes: Sequence[int] = (64, 128),
+    steps: int = 2048,
+    rounds: int = 7,
+    loop_rounds: int = 1,
+) -> Iterator[Row]:
+    """Measure each transition forward, and forward and backward, b 1, h 4, float32, chunks of 64.
+
+    The floor comes from a matrix product measured in the same rounds. `loop_rounds` 0 leaves the loop over steps out.
+    """
+    with one_thread():
+        for size in sizes:
+            for name in names:
+                yield from _measured(name, size, steps, rounds, loop_rounds)
+
+
+def _measured(name: str, size: int, steps: int, rounds: int, loop_rounds: int) -> Iterator[Row]:
+    matmul, flops = product()
+    floor = floor_flops(steps, HEADS, size, size, CHUNK, corrects=name in _CORRECTING)
+    for form, times in (("chunkwise", rounds), ("recurrent", loop_rounds)):
+        if not times:
+            continue
+        jobs = {"matmul": matmul} | {direction: _job(name, size, steps, form, direction) for direction in PASSES}
+        found = medians(jobs, rounds=times)
+        floor_seconds = found["matmul"] * floor / flops
+        for direction, bound in zip(PASSES, BOUNDS[name], strict=True):
+            ratio = found[direction] / floor_seconds
+            bound = bound if form == "chunkwise" else None
+            milliseconds = 1e3 * found[direction], 1e3 * floor_seconds
+            yield Row(name, form, size, direction, *milliseconds, ratio, bound, bound is None or ratio <= bound)
+
+
+_CORRECTING = ("householder", "gated_householder", "gated_householder diagonal", "dplr")
+
+
+def _job(name: str, size: int, steps: int, form: str, direction: str) -> Job:
+    backward = direction != "forward"
+    inputs = {key: tensor.requires_grad_(backward) for key, tensor in _draw(size, steps).items()}
+    gradient = torch.randn(1, steps, HEADS, size)
+    operands = inputs["q"], inputs["k"], inputs["v"]
+
+    def run() -> None:
+        with torch.set_grad_enabled(backward):
+            output, _ = recur(_transition(name, inputs), *operands, form=form, chunk=CHUNK)
+        if backward:
+            # The gradients are thrown away: adding them up is no part of the form.
+            torch.autograd.grad(output, list(inputs.values()), gradient, allow_unused=True)
+
+    return run
+
+
+def _draw(size: int, steps: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(last: int) -> Tensor:
+        return torch.randn(1, steps, HEADS, last, generator=generator)
+
+    return {
+        "q": normal(size),
+        "k": F.normalize(normal(size), dim=-1),
+        "v": normal(size),
+        "scalar": F.logsigmoid(normal(1) + 3),
+        "diagonal": F.logsigmoid(normal(size) + 3),
+        "beta": normal(1).sigmoid(),
+        "left": -0.5 * F.normalize(normal(size), dim=-1),
+        "right": F.normalize(normal(size), dim=-1),
+    }
+
+
+def _transition(name: str, x: dict[str, Tensor]) -> Transition:
+    return {
+        "identity": lambda: identity(),
+        "scalar": lambda: scalar(x["scalar"]),
+        "diagonal": lambda: diagonal(x["diagonal"]),
+        "householder": lambda: householder(x["k"], x["beta"]),
+        "gated_householder": lambda: gated_householder(x["scalar"], x["k"], x["beta"]),
+        "gated_householder diagonal": lambda: gated_householder(x["diagonal"], x["k"], x["beta"]),
+        "dplr": lambda: dplr(x["diagonal"], x["left"], x["right"]),
+    }[name]()

@@ -1,0 +1,53 @@
+"""Each architecture in every form it has, against its own steps in float64."""
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from lavagna.checks.row import Row, distance, row
+from lavagna.layers import Layer, build, options
+
+BATCH, STEPS, WIDTH, HEADS = 2, 70, 32, 2
+# What projections and norms around the recurrence add, in units of its own tolerance.
+SLACK = 2.0
+
+
+def layer_rows(name: str, dtypes: tuple[torch.dtype, ...], *, seed: int = 0) -> Iterator[Row]:
+    """Output and gradients of an architecture in every form it has.
+
+    The definition is the layer in float64, called once a token with the state that the call before returned. Gradients
+    are with respect to the text and every parameter.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = build(name, WIDTH, **({"heads": HEADS} if "heads" in options(name) else {}))
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                # Zeros and ones, as layers start with, would hide what they multiply.
+                parameter += 0.1 * torch.randn_like(parameter)
+        text = torch.randn(BATCH, STEPS, WIDTH)
+    wanted = _run(copy.deepcopy(layer).double(), text.double(), None)
+    for dtype in dtypes:
+        for form in layer.forms:
+            came = _run(copy.deepcopy(layer).to(dtype), text.to(dtype), form)
+            for quantity in ("output", "gradient"):
+                difference = distance(came[quantity], wanted[quantity])
+                yield row(name, form, dtype, quantity, difference, slack=SLACK)
+
+
+def _run(layer: Layer, text: Tensor, form: str | None) -> dict[str, list[Tensor]]:
+    """The mixed text, and all gradients of a sum over it; token by token where there is no form."""
+    text = text.requires_grad_()
+    y = _stepped(layer, text) if form is None else layer(text, form=form).y
+    loss = (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum()
+    return {"output": [y.detach()], "gradient": list(torch.autograd.grad(loss, [text, *layer.parameters()]))}
+
+
+def _stepped(layer: Layer, text: Tensor) -> Tensor:
+    state, rows = None, []
+    for t in range(text.shape[1]):
+        y, state = layer(text[:, t : t + 1], state, form="recurrent")
+        rows.append(y)
+    return torch.cat(rows, 1)

@@ -1,0 +1,73 @@
+"""The command `lavagna`: one file a verb, and what all verbs share: how a call ends.
+
+A verb raises `ValueError` or `OSError` for what the user can mend; here it becomes one line on stderr and exit code 2.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from lavagna.cli.app import app
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+# What the shell reports of a program that wrote into a closed pipe.
+CLOSED_PIPE = 141
+
+# typer brings the parser's errors along, once as click's and once as its own; the class that all of them share is found
+# above one that it names itself.
+_ParserError = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line, `sys.argv` by default, and return its exit code.
+
+    Bad input is one line on stderr and 2; `--debug`, anywhere before `--`, lets the traceback through instead. Text that
+    the terminal's encoding lacks is printed as escapes, never an error.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    words, debug = _without_debug(given)
+    for stream in (sys.stdout, sys.stderr):
+        # Some programs put streams of their own here, without encodings.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = app(words or ["--help"], prog_name="lavagna", standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or 0)
+    except BrokenPipeError:
+        # Python would try to write the rest once more at its end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        return _complain(str(stop) or "interrupted", INTERRUPTED)
+    except _ParserError as error:
+        return _complain(f"{error.format_message()}{_where_help_is(error)}", BAD_INPUT)
+    except (ValueError, OSError) as error:
+        if debug:
+            raise
+        return _complain(_told(error), BAD_INPUT)
+
+
+def _without_debug(words: list[str]) -> tuple[list[str], bool]:
+    end = words.index("--") if "--" in words else len(words)
+    return [word for word in words[:end] if word != "--debug"] + words[end:], "--debug" in words[:end]
+
+
+def _complain(text: str, code: int) -> int:
+    print("lavagna:", " ".join(text.split()), file=sys.stderr)
+    return code
+
+
+def _where_help_is(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return f" See: {context.command_path} --help" if context else ""
+
+
+def _told(error: Exception) -> str:
+    """The error's own words; for one of the system's, what it was about first."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,36 @@
+"""`lavagna bench`: speed of the forms and of decoding, as ratios."""
+
+from typing import Annotated
+
+import typer
+
+from lavagna.cli.console import Json, print_table, show
+
+PARTS = ("forms", "decoding")
+
+
+def bench(
+    parts: Annotated[list[str] | None, typer.Argument(metavar="[forms|decoding]...", help="What; both.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Short texts and few rounds: to try it, not to judge.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Time of every transition over the floor of its arithmetic, and of a token early and late in a text; one thread."""
+    from lavagna import bench as measured
+    from lavagna.layers import names
+
+    wanted = parts or list(PARTS)
+    unknown = [part for part in wanted if part not in PARTS]
+    if unknown:
+        raise ValueError(f"bench: there is nothing called {unknown[0]!r}. Use any of {', '.join(PARTS)}.")
+    options = {"sizes": (16,), "steps": 128, "rounds": 1} if quick else {}
+    tables = {
+        "forms": lambda: measured.form_rows(**options),
+        "decoding": lambda: measured.decoding_rows(names(), **({"at": (10, 40), "rounds": 1} if quick else {})),
+    }
+    found = {part: [row._asdict() for row in tables[part]()] for part in wanted}
+    if as_json:
+        rows = [{"part": part, **row} for part, rows in found.items() for row in rows]
+        show("bench", {"parts": wanted, "quick": quick, "threads": 1, "dtype": "float32"}, rows, as_json=True)
+        return
+    for part, rows in found.items():
+        print_table(rows, part)

@@ -1,0 +1,58 @@
+"""`lavagna check`: every answer against the definition in float64."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from lavagna.cli.console import Json, show
+
+ALGEBRA = "algebra"
+DTYPES = ("float64", "float32")
+
+
+def check(
+    layer: Annotated[str | None, typer.Option(help=f"Only NAME[,NAME...]; {ALGEBRA} is the six transitions.")] = None,
+    dtype: Annotated[str, typer.Option(help="NAME[,NAME...] of float64 and float32.")] = ",".join(DTYPES),
+    seed: Annotated[int, typer.Option(help="Of parameters and texts.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Every architecture in every form: its largest difference from the recurrence in float64. Exit 1 if one fails."""
+    from lavagna.cli.progress import telling
+    from lavagna.layers import names
+
+    dtypes = _listed("dtype", dtype, DTYPES)
+    wanted = _listed("layer", layer, (ALGEBRA, *names())) if layer else [ALGEBRA, *names()]
+    rows: list[dict[str, Any]] = []
+    with telling("checking") as progress:
+        for done, name in enumerate(wanted):
+            if progress:
+                progress(done, len(wanted))
+            rows += _rows(name, dtypes, seed)
+    show("check", {"layers": wanted, "dtypes": dtypes, "seed": seed}, rows, as_json=as_json)
+    failed = sum(not row["ok"] for row in rows)
+    if not as_json:
+        print(f"{len(rows) - failed} of {len(rows)} hold" + (f"; {failed} DO NOT" if failed else ""))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _listed(option: str, text: str, legal: tuple[str, ...]) -> list[str]:
+    found = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    unknown = [name for name in found if name not in legal]
+    if unknown:
+        raise ValueError(f"check: there is no {option} {unknown[0]!r}. Use any of {', '.join(legal)}.")
+    return found
+
+
+def _rows(name: str, dtypes: list[str], seed: int) -> Iterator[dict[str, Any]]:
+    import torch
+
+    from lavagna import checks
+
+    kinds = tuple(getattr(torch, dtype) for dtype in dtypes)
+    if name == ALGEBRA:
+        found = (row for one in checks.TRANSITIONS for row in checks.transition_rows(one, kinds, seed=seed))
+    else:
+        found = checks.layer_rows(name, kinds, seed=seed)
+    return (row._asdict() for row in found)

@@ -1,0 +1,72 @@
+"""What the options of `lavagna train` say of the model and of its training."""
+
+import ast
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lavagna.models import ModelConfig, preset
+from lavagna.training import TrainConfig
+
+LAYER = "gated_delta_net"
+PRESET = "1m"
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
+
+
+def chosen_model(given: Mapping[str, Any], vocab_size: int, stored: Mapping[str, Any] | None) -> ModelConfig:
+    """The model that the options ask for; what they leave open is as `stored`, the model of the run, or the preset's.
+
+    Raises `ValueError` on what no model can be made of, an option that the layer lacks included.
+    """
+    values = dict(stored or {})
+    layer = _pattern(given["layer"]) if "layer" in given else values.get("layer", LAYER)
+    if stored is None or "preset" in given:
+        values |= preset(given.get("preset", PRESET), layer, vocab_size=vocab_size).to_dict()
+    values |= {name: given[name] for name in ("d_model", "depth", "mlp_factor") if name in given}
+    if "option" in given:
+        values["options"] = parse_options(given["option"], layer)
+    try:
+        return ModelConfig.from_dict(values | {"layer": layer, "vocab_size": vocab_size})
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def chosen_training(given: Mapping[str, Any], stored: TrainConfig | None) -> TrainConfig:
+    """The settings of the training, likewise."""
+    names = [field.name for field in dataclasses.fields(TrainConfig)]
+    return dataclasses.replace(stored or TrainConfig(), **{name: given[name] for name in names if name in given})
+
+
+def parse_options(words: Sequence[str], layer: str | Sequence[str] = ()) -> dict[str, Any]:
+    """A layer's options from KEY=VALUE; those of one layer of a hybrid from NAME.KEY=VALUE.
+
+    >>> parse_options(["heads=2", "normalize=true", "feature_map=relu"])
+    {'heads': 2, 'normalize': True, 'feature_map': 'relu'}
+    >>> parse_options(["gla.heads=2"], ["gla", "delta_net"])
+    {'gla': {'heads': 2}}
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        key, sign, value = word.partition("=")
+        if not sign or not key:
+            raise ValueError(f"train: --option came as {word!r}, but KEY=VALUE was wanted, such as heads=4.")
+        name, dot, rest = key.partition(".")
+        if dot and name in ([layer] if isinstance(layer, str) else layer):
+            found.setdefault(name, {})[rest] = _value(value)
+        else:
+            found[key] = _value(value)
+    return found
+
+
+def _pattern(layer: str) -> str | list[str]:
+    names = [name.strip() for name in layer.split(",")]
+    return names[0] if len(names) == 1 else names
+
+
+def _value(text: str) -> Any:
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

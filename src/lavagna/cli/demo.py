@@ -1,0 +1,42 @@
+"""`lavagna demo`: the main job from beginning to end, on text that every machine has."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+FOLDER = Path("runs/demo")
+
+
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Folder for all that is made. [the first free runs/demo]")] = None,
+    layer: Annotated[str, typer.Option(help="The architecture.")] = "gated_delta_net",
+    seconds: Annotated[float, typer.Option(help="Most time that training may take; steps are cut to fit.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of parameters, batches and the text.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A tiny model for a moment: to try the command.")] = False,
+) -> None:
+    """Train on Python's own standard library, write new text, check every form, draw: about two minutes on two cores."""
+    from lavagna.cli.demonstration import Demonstration
+
+    folder = out or _free(FOLDER)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"demo: '{folder}' is there already. Choose another --out, or remove it.")
+    if seconds <= 0:
+        raise ValueError(f"demo: --seconds came as {seconds:g}, but a number above 0 was wanted.")
+    shown = Demonstration(folder, layer, seconds=seconds, seed=seed, quick=quick)
+    shown.train()
+    shown.write()
+    held = shown.check()
+    shown.draw()
+    shown.close()
+    if not held:
+        raise typer.Exit(1)
+
+
+def _free(folder: Path) -> Path:
+    """The folder, or the first of folder-2, folder-3, ... that is not there yet, so that no run is overwritten."""
+    found, count = folder, 1
+    while found.exists():
+        count += 1
+        found = folder.with_name(f"{folder.name}-{count}")
+    return found

@@ -1,0 +1,168 @@
+"""The parts of `lavagna demo`."""
+
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from lavagna import checks, data, generation, plots, training
+from lavagna.checkpoints import save
+from lavagna.cli.console import print_table
+from lavagna.cli.progress import telling
+from lavagna.models import LanguageModel, ModelConfig
+from lavagna.models.size import parameters, state_bytes
+from lavagna.training import TrainConfig
+
+PROMPT = "def "
+CHECKED_TOKENS = 70
+FIGURES = ("zoo", "recall", "forms", "state")
+THEMES = ("light", "dark")
+
+
+class Plan(NamedTuple):
+    """The sizes of a demonstration."""
+
+    d_model: int
+    depth: int
+    vocabulary: int
+    limit_bytes: int | None
+    steps: int
+    batch: int
+    context: int
+    lr: float
+    new_tokens: int
+
+
+FULL = Plan(128, 4, 1024, None, 300, 16, 256, 4e-3, 400)
+QUICK = Plan(32, 2, 300, 200_000, 6, 4, 64, 3e-3, 20)
+
+
+class Demonstration:
+    """One demonstration: a folder, and the model once it is trained."""
+
+    def __init__(self, folder: Path, layer: str, *, seconds: float, seed: int, quick: bool) -> None:
+        self.folder, self.layer, self.seconds, self.seed = folder, layer, seconds, seed
+        self.plan = QUICK if quick else FULL
+        self.start = time.monotonic()
+        self.run, self.model_folder, self.pictures = folder / "run", folder / "model", folder / "pictures"
+
+    def train(self) -> None:
+        """Learn from the standard library's source, and save the model."""
+        plan, source = self.plan, data.source.STDLIB
+        _headline(1, "A text that is always there: Python's standard library")
+        with telling("reading"):
+            some = data.texts(source, limit_bytes=plan.limit_bytes or 4_000_000)
+            self.tokenizer = data.Tokenizer.train(some, vocab_size=plan.vocabulary)
+        with telling("encoding") as progress:
+            self.texts = data.prepare(
+                source, self.tokenizer, self.folder / "text", limit_bytes=plan.limit_bytes, progress=progress
+            )
+        config = ModelConfig(self.layer, plan.d_model, plan.depth, self.tokenizer.vocab_size)
+        header = self.texts.header
+        _say(
+            f"{header.documents:,} files, {header.train_bytes + header.validation_bytes:,} bytes, {header.tokens:,} tokens"
+            f" of a vocabulary of {header.vocab_size:,}"
+        )
+        _headline(2, f"Train {self.layer}, {parameters(config):,} parameters")
+        result = training.train(config, self._settings(config), self.texts, self.tokenizer, self.run)
+        self.model = result.model.to("cpu")
+        save(self.model, self.model_folder, self.tokenizer)
+        if result.validation_bits_per_byte is not None:
+            _say(
+                f"On text it has not seen: {result.validation_bits_per_byte:.3f} bits a byte, "
+                f"{result.validation_loss:.3f} nats a token. Before training: {self._untrained():.3f} bits a byte."
+            )
+
+    def write(self) -> None:
+        """Write new text, each token at the same cost."""
+        _headline(3, "Write new text, token by token")
+        options = {"max_new_tokens": self.plan.new_tokens, "temperature": 0.7, "top_p": 0.95, "seed": self.seed}
+        begin = time.monotonic()
+        print(PROMPT, end="", flush=True)
+        text = PROMPT
+        for piece in generation.stream(self.model, self.tokenizer, PROMPT, **options):
+            print(piece, end="", flush=True)
+            text += piece
+        print()
+        (self.folder / "generated.txt").write_text(text, encoding="utf-8")
+        each = (time.monotonic() - begin) / self.plan.new_tokens
+        _say(
+            f"\n{1e3 * each:.1f} ms a token; the memory is {state_bytes(self.model):,} bytes after one token and "
+            f"{state_bytes(self.model, 10_000):,} after ten thousand."
+        )
+
+    def check(self) -> bool:
+        """Show that the trained model answers the same in every form; whether it does."""
+        _headline(4, "The same answer in every form")
+        ids = torch.from_numpy(self.texts.validation[:CHECKED_TOKENS].astype("int64"))[None]
+        rows = list(checks.model_rows(self.model, ids, (torch.float64, torch.float32)))
+        print_table([row._asdict() for row in rows])
+        _say("difference: the largest from the recurrence itself, one step at a time in float64, over the largest logit")
+        return all(row.ok for row in rows)
+
+    def draw(self) -> None:
+        """Draw the figures, light and dark."""
+        _headline(5, "Pictures")
+        options = {"state": {"model": self.model, "tokenizer": self.tokenizer}}
+        for name in FIGURES:
+            for theme in THEMES:
+                plots.draw(name, theme=theme, out=self.pictures / f"{name}-{theme}.png", **options.get(name, {}))
+        for name in FIGURES:
+            _say(f"{self.pictures / name}-*.png  {plots.describe(name)}")
+        _say(f"{self.run / 'loss.png'}  The loss while it trained.")
+
+    def close(self) -> None:
+        """Say where everything is and how to go on."""
+        _headline(6, f"Done in {time.monotonic() - self.start:.0f} seconds")
+        _say(f"everything     {self.folder}")
+        _say(f"more text      lavagna generate {self.model_folder} --prompt 'class '")
+        _say(f"its size       lavagna info {self.model_folder}")
+        _say("your own text  lavagna train --data FILE --out runs/mine")
+
+    def _settings(self, config: ModelConfig) -> TrainConfig:
+        plan = self.plan
+        settings = TrainConfig(
+            steps=plan.steps,
+            batch=plan.batch,
+            context=plan.context,
+            lr=plan.lr,
+            seed=self.seed,
+            evaluate_every=max(plan.steps // 6, 1),
+            save_every=plan.steps,
+        )
+        steps = min(plan.steps, max(int(self.seconds / self._pace(config, settings)), 1))
+        return settings if steps == plan.steps else _shortened(settings, steps)
+
+    def _pace(self, config: ModelConfig, settings: TrainConfig) -> float:
+        """Seconds an update takes on this machine."""
+        from lavagna.training.objective import next_token_loss
+
+        model = LanguageModel(config)
+        rows = data.Batches(self.texts.train, batch=settings.batch, context=settings.context, seed=0).at(0)
+        for _ in range(2):
+            begin = time.monotonic()
+            next_token_loss(model, rows).backward()
+        return time.monotonic() - begin
+
+    def _untrained(self) -> float:
+        """Bits a byte of guessing all tokens alike, which is what the untrained model does."""
+        from math import log2
+
+        return log2(self.tokenizer.vocab_size) / self.texts.validation.bytes_per_token
+
+
+def _shortened(settings: TrainConfig, steps: int) -> TrainConfig:
+    from dataclasses import replace
+
+    return replace(settings, steps=steps, evaluate_every=max(steps // 6, 1), save_every=steps)
+
+
+def _headline(number: int, text: str) -> None:
+    print(f"\n{number}. {text}\n", flush=True)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+    sys.stdout.flush()

@@ -1,0 +1,61 @@
+"""`lavagna generate`: text from a trained model, token by token."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lavagna.cli.model_source import open_source
+
+STDIN = "-"
+
+
+def generate(
+    model: Annotated[Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A folder that train or save wrote.")],
+    prompt: Annotated[str, typer.Option(help="Text to go on from; '-' reads stdin.")],
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens at most.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
+    top_p: Annotated[float | None, typer.Option(help="Only the likeliest tokens with this share in all.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Only so many of the likeliest tokens.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Text to end before; may be given several times.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+) -> None:
+    """Stream the text that follows a prompt to stdout; in a terminal, the prompt comes first."""
+    from lavagna.generation import stream
+
+    text = read_prompt(prompt)
+    source = open_source("generate", model, device=device, tokenizer=True)
+    pieces = stream(
+        source.model,
+        source.tokenizer,
+        text,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        stop=stop or (),
+        seed=seed,
+    )
+    if sys.stdout.isatty():
+        print(text, end="", flush=True)
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
+
+
+def read_prompt(prompt: str) -> str:
+    """The prompt, or stdin for '-', as the UTF-8 that it is, whatever the locale takes it for."""
+    if prompt == STDIN:
+        try:
+            return sys.stdin.buffer.read().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"generate: stdin is not UTF-8 at byte {error.start}. Convert it and try again.") from None
+    return os.fsencode(prompt).decode("utf-8", "replace") if _has_surrogates(prompt) else prompt
+
+
+def _has_surrogates(text: str) -> bool:
+    # Python hides the bytes of an argument that the locale can't decode in these.
+    return any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,111 @@
+"""`lavagna info`: what a layer, a run or a checkpoint costs, and what this machine has."""
+
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lavagna.cli.console import Json, show
+
+LATE = 10_000
+
+
+def info(
+    target: Annotated[str | None, typer.Argument(metavar="[LAYER|RUN|CHECKPOINT]", help="What to tell of.")] = None,
+    d_model: Annotated[int, typer.Option(help="For a layer: its width.")] = 256,
+    option: Annotated[list[str] | None, typer.Option(help="For a layer: KEY=VALUE.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Parameters, bytes of state, arithmetic a token and the form that would run; without a target, this machine."""
+    from lavagna.layers import names
+
+    if target is None:
+        show("info", {}, list(_machine()), as_json=as_json)
+        if not as_json:
+            print("layers:", " ".join(names()))
+        return
+    if target in names():
+        rows = [_layer(target, d_model, option or [])]
+        show("info", {"layer": target, "d_model": d_model}, rows, as_json=as_json)
+        return
+    rows, checkpoint = _model(target, names())
+    show("info", {"checkpoint": str(checkpoint)}, rows, as_json=as_json)
+
+
+def _machine() -> Iterator[dict[str, Any]]:
+    import torch
+
+    from lavagna.dispatch import BACKENDS
+    from lavagna.version import __version__
+
+    yield {"what": "lavagna", "is": __version__}
+    yield {"what": "python", "is": f"{platform.python_version()} on {platform.system()} {platform.machine()}"}
+    yield {"what": "torch", "is": torch.__version__}
+    yield {"what": "threads", "is": str(torch.get_num_threads())}
+    for index in range(torch.cuda.device_count()):
+        yield {"what": f"cuda:{index}", "is": torch.cuda.get_device_name(index)}
+    if not torch.cuda.is_available():
+        yield {"what": "cuda", "is": "none"}
+    for backend in BACKENDS:
+        yield {"what": f"backend {backend}", "is": "runs everything" if backend == "torch" else "not in this version"}
+
+
+def _layer(name: str, d_model: int, words: list[str]) -> dict[str, Any]:
+    from lavagna.cli.choices import parse_options
+    from lavagna.models import ModelConfig
+
+    def model(depth: int) -> ModelConfig:
+        return ModelConfig(name, d_model, depth, vocab_size=256, options=parse_options(words, name), mlp_factor=0)
+
+    try:
+        return {"name": name, **_mixer(model(2), model(1))}
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _mixer(two: Any, one: Any) -> dict[str, Any]:
+    """What one block more makes of a model: the cost of its mixer."""
+    costs = zip(_costs(two).items(), _costs(one).values(), strict=True)
+    return {name: more - less for (name, more), less in costs} | _choice(one.layers[0])
+
+
+def _costs(model: Any) -> dict[str, int]:
+    from lavagna.models.size import flops, parameters, state_bytes
+
+    return {
+        "parameters": parameters(model),
+        "state_bytes": state_bytes(model),
+        f"state_bytes_after_{LATE}": state_bytes(model, LATE),
+        "flops_per_token": flops(model),
+        f"flops_per_token_after_{LATE}": flops(model, LATE),
+    }
+
+
+def _choice(layer: str) -> dict[str, Any]:
+    from lavagna.layers import layer_class
+
+    forms = layer_class(layer).forms
+    of_a_text = "chunkwise" if "chunkwise" in forms else forms[-1]
+    return {"forms": " ".join(forms), "form_of_a_text": of_a_text, "form_of_a_token": "recurrent", "backend": "torch"}
+
+
+def _model(target: str, layers: list[str]) -> tuple[list[dict[str, Any]], Path]:
+    from dataclasses import replace
+
+    from lavagna.checkpoints import load
+    from lavagna.cli.model_source import find_checkpoint
+
+    if not Path(target).exists():
+        raise FileNotFoundError(
+            f"info: {target!r} is neither a layer nor a folder. Layers are {', '.join(layers)}; or give a run or a "
+            "checkpoint folder."
+        )
+    checkpoint = find_checkpoint("info", Path(target))
+    config = load(checkpoint).model.config
+    rows = [{"name": "model", **_costs(config), "forms": "", "form_of_a_text": "", "form_of_a_token": "", "backend": ""}]
+    for name in dict.fromkeys(config.layers):
+        alone = replace(config, layer=name, options=config.layer_options(name), mlp_factor=0)
+        rows.append({"name": name, **_mixer(replace(alone, depth=2), replace(alone, depth=1))})
+    return rows, checkpoint

@@ -1,0 +1,47 @@
+"""A model that the user names by a folder: a run, whose newest checkpoint it is, or a checkpoint itself."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Source(NamedTuple):
+    """A model and its tokenizer, and the folder that they were read from."""
+
+    model: Any
+    tokenizer: Any
+    checkpoint: Path
+
+
+def open_source(call: str, path: Path, *, device: str | None = None, tokenizer: bool = False) -> Source:
+    """Read the model in a run's or a checkpoint's folder; with `tokenizer`, insist that one is there too.
+
+    Raises `FileNotFoundError` or `ValueError` where there is none or it can't be read.
+    """
+    from lavagna.checkpoints import load
+
+    checkpoint = find_checkpoint(call, path)
+    model, found = load(checkpoint, device=device)
+    if tokenizer and found is None:
+        raise ValueError(
+            f"{call}: {checkpoint} holds a model but no tokenizer.json, so text can't become ids. "
+            "Save it with lavagna.save(model, path, tokenizer)."
+        )
+    return Source(model, found, checkpoint)
+
+
+def find_checkpoint(call: str, path: Path) -> Path:
+    """The newest checkpoint of a run, or the path itself where it is no run."""
+    from lavagna.training.run import Run
+
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{call}: there is nothing at '{path}'. Give a run that 'lavagna train --out' made, or a checkpoint folder."
+        )
+    run = Run(path)
+    if not run.checkpoints.is_dir():
+        return path
+    if run.latest is None:
+        raise FileNotFoundError(
+            f"{call}: the run in '{path}' has no checkpoint yet. Let it train: lavagna train --out {path} --resume."
+        )
+    return run.latest

@@ -1,0 +1,62 @@
+"""`lavagna plot`: the figures."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lavagna.cli.console import Json, show
+from lavagna.cli.model_source import open_source
+
+ALL = "all"
+STATE = "state"
+
+
+def plot(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[FIGURE]...", help="Which; 'all' for all.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("figures"),
+    theme: Annotated[str, typer.Option(help="light, dark or both.")] = "both",
+    format: Annotated[str, typer.Option(help="png, svg or pdf.")] = "png",
+    run: Annotated[Path | None, typer.Option(help="For state: a run or checkpoint whose memory is drawn.")] = None,
+    text: Annotated[str | None, typer.Option(help="For state: what the memory is written with.")] = None,
+    block: Annotated[int, typer.Option(help="For state: which block.")] = 0,
+    head: Annotated[int, typer.Option(help="For state: which head.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Draw figures, in light and dark; without a name, list them. The figure 'state' needs --run."""
+    from lavagna import plots
+
+    if not names:
+        rows = [{"figure": name, "shows": plots.describe(name)} for name in plots.names()]
+        show("plot", {}, rows, as_json=as_json)
+        return
+    wanted = _wanted(names, plots.names(), run)
+    themes = ("light", "dark") if theme == "both" else (theme,)
+    options: dict[str, dict[str, Any]] = {}
+    if STATE in wanted:
+        options[STATE] = _state_options(run, text, block, head)
+    rows = [
+        {"figure": name, "theme": one, "path": str(plots.draw(name, theme=one, out=path, **options.get(name, {})))}
+        for name in wanted
+        for one in themes
+        for path in [out / f"{name}-{one}.{format.lower()}"]
+    ]
+    show("plot", {"theme": theme, "out": str(out), "run": run and str(run)}, rows, as_json=as_json)
+
+
+def _wanted(names: list[str], known: list[str], run: Path | None) -> list[str]:
+    if ALL in names:
+        # Without a model there is no memory to look into.
+        return [name for name in known if name != STATE or run]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"plot: no figure is called {unknown[0]!r}. The figures are {', '.join(known)}, or {ALL}.")
+    return list(dict.fromkeys(names))
+
+
+def _state_options(run: Path | None, text: str | None, block: int, head: int) -> dict[str, Any]:
+    if run is None:
+        raise ValueError("plot: the figure state needs a trained model. Give --run and a run or checkpoint folder.")
+    source = open_source("plot", run)
+    options: dict[str, Any] = {"model": source.model, "tokenizer": source.tokenizer, "block": block, "head": head}
+    return options if text is None else options | {"text": text}

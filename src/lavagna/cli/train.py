@@ -1,0 +1,74 @@
+"""`lavagna train`: a language model from a text to a run's folder."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lavagna.cli.console import Json, print_pairs, show
+
+Optional = typer.Option(show_default=False)
+
+
+def train(
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    layer: Annotated[str | None, typer.Option(help="NAME[,NAME...]; several make a hybrid. [gated_delta_net]")] = None,
+    data: Annotated[str | None, typer.Option(help="A text file, a folder, or stdlib. [stdlib]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its settings.")] = False,
+    preset: Annotated[str | None, typer.Option(help="Sizes: 1m 4m 15m 60m 130m 340m 1.3b. [1m]")] = None,
+    d_model: Annotated[int | None, typer.Option(help="Width, instead of the preset's.")] = None,
+    depth: Annotated[int | None, typer.Option(help="Blocks, instead of the preset's.")] = None,
+    mlp_factor: Annotated[float | None, typer.Option(help="Width of the MLPs over d_model; 0 for none.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of the layer; NAME.KEY=VALUE in a hybrid.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="bytes or bpe. [bytes]")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Of the bpe. [4096]")] = None,
+    validation: Annotated[float | None, typer.Option(help="Share of the text to judge by. [0.05]")] = None,
+    limit_bytes: Annotated[int | None, typer.Option(help="Take only so much of the text.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates. [1000]")] = None,
+    batch: Annotated[int | None, typer.Option(help="Rows an update, over all processes. [16]")] = None,
+    micro_batch: Annotated[int | None, typer.Option(help="Rows at a time; the rest is accumulated.")] = None,
+    context: Annotated[int | None, typer.Option(help="Tokens a row. [256]")] = None,
+    lr: Annotated[float | None, typer.Option(help="Highest learning rate. [0.003]")] = None,
+    min_lr: Annotated[float | None, typer.Option(help="Last learning rate. [lr / 10]")] = None,
+    warmup: Annotated[int | None, typer.Option(help="Steps in which the rate rises. [steps / 20]")] = None,
+    schedule: Annotated[str | None, typer.Option(help="cosine, wsd or constant. [cosine]")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Of matrices. [0.1]")] = None,
+    clip: Annotated[float | None, typer.Option(help="Bound on the gradient's norm. [1]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of parameters and batches. [0]")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16 (autocast). [float32]")] = None,
+    compile: Annotated[bool | None, typer.Option("--compile", help="Use torch.compile.", show_default=False)] = None,
+    checkpointing: Annotated[
+        bool | None, typer.Option("--checkpointing", help="Less memory, more time.", show_default=False)
+    ] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations. [100]")] = None,
+    save_every: Annotated[int | None, typer.Option(help="Steps between checkpoints. [100]")] = None,
+    keep: Annotated[int | None, typer.Option(help="Newest checkpoints that stay. [2]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a language model; a killed run goes on with --resume, to the same losses. Several processes: torchrun."""
+    given = {name: value for name, value in locals().items() if value is not None}
+    result = run_training(given)
+    show("train", {"out": str(out)}, [result], as_json=as_json)
+    if not as_json:
+        print_pairs({"generate": f"lavagna generate {out} --prompt ..."})
+
+
+def run_training(given: dict[str, Any]) -> dict[str, Any]:
+    """Prepare the text, train, and tell how it ended. `given` holds the options of the verb that the user chose."""
+    from lavagna.cli.run_folder import opened
+    from lavagna.training import train as train_model
+    from lavagna.training.distributed import join_world
+
+    out = given["out"]
+    with join_world(given.get("device")) as world, opened(given, world) as (model, training, texts, tokenizer):
+        try:
+            result = train_model(
+                model, training, texts, tokenizer, out, resume=given["resume"], device=given.get("device")
+            )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted. Go on with: lavagna train --out {out} --resume") from None
+    fields = dataclasses.asdict(result) if dataclasses.is_dataclass(result) else result._asdict()
+    told = {name: value for name, value in fields.items() if isinstance(value, int | float)}
+    return told | {"checkpoint": str(result.checkpoint), "picture": str(result.folder / "loss.png")}
