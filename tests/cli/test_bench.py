@@ -1,0 +1,25 @@
+"""`lavagna bench`."""
+
+from lavagna.bench.forms import BOUNDS
+
+
+def test_every_transition_is_measured_in_both_directions(table):
+    rows = table("bench", "forms", "--quick")
+    measured = {(row["transition"], row["form"], row["direction"]) for row in rows}
+    assert measured == {
+        (name, form, direction)
+        for name in BOUNDS
+        for form in ("chunkwise", "recurrent")
+        for direction in ("forward", "forward_backward")
+    }
+    assert all(row["time_ms"] > 0 and row["ratio"] > 0 for row in rows)
+
+
+def test_only_attention_grows_while_it_decodes(table):
+    rows = table("bench", "decoding", "--quick")
+    growing = {row["layer"] for row in rows if row["state_ratio"] > 1}
+    assert growing == {"softmax_attention"}
+
+
+def test_an_unknown_part_is_refused(refused):
+    assert "decoding" in refused("bench", "nonsense")

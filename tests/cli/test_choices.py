@@ -1,0 +1,19 @@
+"""From the options of `train` to configurations."""
+
+from lavagna.cli.choices import chosen_model, chosen_training, parse_options
+from lavagna.training import TrainConfig
+
+
+def test_values_are_read_as_what_they_look_like():
+    words = ["a=1", "b=0.5", "c=true", "d=None", "e=relu", "f=(0.1, 0.2)"]
+    assert parse_options(words) == {"a": 1, "b": 0.5, "c": True, "d": None, "e": "relu", "f": (0.1, 0.2)}
+
+
+def test_a_width_beside_a_preset_wins():
+    assert chosen_model({"preset": "1m", "d_model": 64}, 256, None).d_model == 64
+
+
+def test_what_is_left_open_is_as_the_run_has_it():
+    stored = chosen_model({"layer": "gla", "d_model": 32, "depth": 3, "option": ["heads=2"]}, 256, None)
+    assert chosen_model({}, 256, stored.to_dict()) == stored
+    assert chosen_training({"steps": 7}, TrainConfig(lr=0.1)) == TrainConfig(lr=0.1, steps=7)

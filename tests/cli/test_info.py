@@ -1,0 +1,46 @@
+"""`lavagna info`."""
+
+import pytest
+
+from lavagna import layers
+from lavagna.checkpoints import load
+from lavagna.layers import build
+
+
+def test_without_a_target_the_machine_is_told(table):
+    told = {row["what"]: row["is"] for row in table("info")}
+    assert told["backend torch"] == "runs everything" and "torch" in told
+
+
+@pytest.mark.parametrize("name", ["gla", "mamba2", "softmax_attention"])
+def test_a_layer_has_the_parameters_of_one_that_is_built_and_the_norm_before_it(table, name):
+    (row,) = table("info", name, "--d-model", 64)
+    built = sum(parameter.numel() for parameter in build(name, 64).parameters())
+    assert row["parameters"] == built + 64
+    assert row["forms"].split() == list(layers.layer_class(name).forms)
+
+
+def test_only_a_memory_that_grows_costs_more_later(table):
+    (fixed,), (growing,) = (table("info", name) for name in ("gated_delta_net", "softmax_attention"))
+    assert fixed["state_bytes"] == fixed["state_bytes_after_10000"]
+    assert growing["state_bytes"] < growing["state_bytes_after_10000"]
+
+
+def test_a_run_is_told_by_its_newest_checkpoint(table, run):
+    model, layer = table("info", run)
+    loaded = load(run / "checkpoints" / "step-00000004").model
+    assert model["parameters"] == sum(parameter.numel() for parameter in loaded.parameters())
+    assert model["state_bytes"] == loaded.initial_state(1).nbytes
+    assert layer["name"] == "retention"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "neither a layer nor a folder"),
+        (["gla", "--d-model", "7", "--option", "heads=2"], "7"),
+        (["gla", "--option", "nonsense=2"], "nonsense"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(refused, words, said):
+    assert said in refused("info", *words)

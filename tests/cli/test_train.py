@@ -1,0 +1,149 @@
+"""`lavagna train`: runs, resuming, and bad input, which leaves nothing behind."""
+
+import json
+import shutil
+
+import pytest
+
+from cli.conftest import TINY
+from lavagna.training.run import read_run
+
+
+def losses(run) -> list[float]:
+    records = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [record["loss"] for record in records if "loss" in record]
+
+
+def test_a_run_leaves_checkpoint_log_and_picture(run):
+    assert (run / "checkpoints" / "step-00000004" / "model.safetensors").is_file()
+    assert (run / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert len(losses(run)) == 4
+
+
+def test_a_resumed_run_needs_no_other_options_and_repeats_the_losses(lavagna, run, text, tmp_path):
+    whole, parts = run, tmp_path / "parts"
+    assert lavagna("train", "--data", text, "--out", parts, *TINY, "--save-every", 2).code == 0
+    shutil.rmtree(parts / "checkpoints" / "step-00000004")
+    assert lavagna("train", "--out", parts, "--resume").code == 0
+    assert losses(parts) == losses(whole)
+
+
+def test_the_same_command_with_resume_goes_on(lavagna, run, text, tmp_path):
+    again = shutil.copytree(run, tmp_path / "again")
+    longer = [*TINY, "--steps", 6]
+    assert lavagna("train", "--data", text, "--out", again, *longer, "--resume").code == 0
+    assert len(losses(again)) == 6
+
+
+def test_options_reach_the_layers_of_a_hybrid(lavagna, text, tmp_path):
+    words = "--layer retention,gla --option gla.heads=2 --option retention.heads=1 --depth 2 --steps 1".split()
+    assert lavagna("train", "--data", text, "--out", tmp_path / "run", *TINY, *words).code == 0
+    model = read_run(tmp_path / "run").model
+    assert model["layer"] == ["retention", "gla"]
+    assert model["options"] == {"gla": {"heads": 2}, "retention": {"heads": 1}}
+
+
+def test_a_bpe_is_learned_from_the_text(lavagna, text, tmp_path):
+    words = ["--tokenizer", "bpe", "--vocab-size", "270", "--steps", "1"]
+    assert lavagna("train", "--data", text, "--out", tmp_path / "run", *TINY, *words).code == 0
+    assert read_run(tmp_path / "run").model["vocab_size"] == 270
+
+
+def test_the_end_is_told_as_json(table, text, tmp_path):
+    (row,) = table("train", "--data", text, "--out", tmp_path / "run", *TINY)
+    assert row["step"] == 4 and row["validation_bits_per_byte"] > 0
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"", "empty"), (b"short", "context 16"), (b"a\0b" * 100, "binary"), (b"\xff" * 99, "UTF-8")]
+)
+def test_a_text_that_is_none_is_refused_and_nothing_is_left(refused, tmp_path, content, said):
+    (tmp_path / "text").write_bytes(content)
+    assert said in refused("train", "--data", tmp_path / "text", "--out", tmp_path / "run", *TINY)
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "no/such/folder"], "no/such/folder"),
+        (["--layer", "nonsense"], "gated_delta_net"),
+        (["--layer", "retention,nonsense", "--depth", "2"], "nonsense"),
+        (["--option", "nonsense=1"], "nonsense"),
+        (["--option", "heads"], "KEY=VALUE"),
+        (["--option", "heads=3"], "16"),
+        (["--d-model", "0"], "d_model"),
+        (["--steps", "0"], "steps"),
+        (["--batch", "-1"], "batch"),
+        (["--lr", "nan"], "lr"),
+        (["--schedule", "nonsense"], "cosine"),
+        (["--dtype", "float16"], "bfloat16"),
+        (["--preset", "2m"], "1m"),
+        (["--tokenizer", "words"], "bpe"),
+        (["--tokenizer", "bpe", "--vocab-size", "3"], "257"),
+        (["--vocab-size", "1000"], "--tokenizer bpe"),
+        (["--validation", "2"], "validation"),
+        (["--device", "nonsense"], "nonsense"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_and_nothing_is_left(refused, text, tmp_path, words, said):
+    assert said in refused("train", "--data", text, "--out", tmp_path / "run", *TINY, *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(refused, run, text):
+    before = losses(run)
+    assert "--resume" in refused("train", "--data", text, "--out", run, *TINY)
+    assert losses(run) == before
+
+
+def test_a_folder_of_other_things_keeps_them_when_a_text_is_refused(refused, tmp_path):
+    (tmp_path / "text").write_bytes(b"")
+    refused("train", "--data", tmp_path / "text", "--out", tmp_path, *TINY)
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def test_resuming_without_a_run_is_refused(refused, tmp_path):
+    assert "no run" in refused("train", "--out", tmp_path / "run", "--resume")
+    assert not list(tmp_path.iterdir())
+
+
+def test_resuming_with_another_model_is_refused(refused, run):
+    assert "d_model 16 (now 32)" in refused("train", "--out", run, "--resume", "--d-model", 32)
+
+
+def test_a_run_of_another_version_is_refused(refused, run, tmp_path):
+    other = shutil.copytree(run, tmp_path / "other")
+    config = other / "config.json"
+    config.write_text(config.read_text().replace("lavagna-run-1", "lavagna-run-99"))
+    assert "lavagna-run-99" in refused("train", "--out", other, "--resume")
+
+
+def test_a_loss_that_is_no_number_ends_the_run_at_a_named_step_with_the_last_good_checkpoint(lavagna, text, tmp_path):
+    words = ["--lr", "1e38", "--clip", "1e38", "--save-every", "1", "--warmup", "0", "--steps", "50"]
+    done = lavagna("train", "--data", text, "--out", tmp_path / "run", *TINY, *words)
+    assert done.code == 2
+    last = done.err.splitlines()[-1]
+    assert last.startswith("lavagna: train: ") and "at step" in last and "checkpoints/step-" in last
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_half_checkpoint(lavagna, text, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("lavagna.training.checkpoint.save_file", full)
+    done = lavagna("train", "--data", text, "--out", tmp_path / "run", *TINY)
+    assert done.code == 2
+    assert "No space left" in done.err.splitlines()[-1] and "Traceback" not in done.err
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_an_interrupted_run_says_how_to_go_on(lavagna, text, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lavagna.training.trainer.Trainer.update", interrupted)
+    done = lavagna("train", "--data", text, "--out", tmp_path / "run", *TINY)
+    assert done.code == 130
+    assert "--resume" in done.err.splitlines()[-1]
