@@ -25,7 +25,7 @@ SLOPE = [
     ["layers"],
     ["models"],
     ["checkpoints", "data", "tasks"],
-    ["bench", "generation", "plots", "reproduce", "training"],
+    ["bench", "checks", "generation", "plots", "reproduce", "training"],
     ["__init__"],
     ["cli", "__main__"],
 ]

@@ -7,7 +7,9 @@ from lavagna.bench.clock import medians, one_thread
 from lavagna.bench.floor import floor_flops
 
 
-@pytest.mark.parametrize(("size", "corrects", "gflop"), [(64, False, 0.27), (64, True, 0.47), (128, False, 0.81), (128, True, 1.34)])
+@pytest.mark.parametrize(
+    ("size", "corrects", "gflop"), [(64, False, 0.27), (64, True, 0.47), (128, False, 0.81), (128, True, 1.34)]
+)
 def test_the_floor_is_the_one_agreed_on(size, corrects, gflop):
     assert floor_flops(2048, 4, size, size, 64, corrects=corrects) / 1e9 == pytest.approx(gflop, abs=0.006)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lavagna import checks
-from lavagna.algebra import chunk
+from lavagna.forms import FORMS
 from lavagna.layers import layer_class
 
 KEYS = {"layer", "form", "backend", "dtype", "difference", "tolerance", "ok"}
@@ -26,8 +26,13 @@ def test_every_transition_is_held_to_its_matrix(table):
 
 
 def test_a_form_that_is_wrong_is_found_and_ends_with_1(table, monkeypatch):
-    right = chunk.outputs
-    monkeypatch.setattr("lavagna.forms.chunkwise.outputs", lambda *inputs: right(*inputs) * (1 + 1e-6))
+    right = FORMS["chunkwise"]
+
+    def wrong(*inputs, **options):
+        output, state = right(*inputs, **options)
+        return output * (1 + 1e-6), state
+
+    monkeypatch.setitem(FORMS, "chunkwise", wrong)
     rows = table("check", "--layer", "gla", "--dtype", "float64", code=1)
     assert {row["form"] for row in rows if not row["ok"]} == {"chunkwise"}
 

@@ -12,7 +12,9 @@ def test_a_demonstration_leaves_a_model_a_text_and_pictures(lavagna, tmp_path):
     assert load(out / "model").tokenizer is not None
     assert (out / "generated.txt").read_text(encoding="utf-8").startswith("def ")
     pictures = {path.name for path in (out / "pictures").iterdir()}
-    assert pictures == {f"{name}-{theme}.png" for name in ("zoo", "recall", "forms", "state") for theme in ("light", "dark")}
+    assert pictures == {
+        f"{name}-{theme}.png" for name in ("zoo", "recall", "forms", "state") for theme in ("light", "dark")
+    }
     assert (out / "run" / "loss.png").is_file()
     assert "bits a byte" in done.out and "token by token" in done.out
 
@@ -25,5 +27,5 @@ def test_a_folder_with_something_in_it_is_refused(refused, tmp_path):
 
 @pytest.mark.parametrize("words", [["--layer", "nonsense"], ["--seconds", "0"]])
 def test_wrong_options_are_refused_and_nothing_is_left(refused, tmp_path, words):
-    refused("demo", "--quick", "--out", tmp_path / "demo", *words)
+    assert refused("demo", "--quick", "--out", tmp_path / "demo", *words)
     assert not list(tmp_path.iterdir())

@@ -27,7 +27,10 @@ def test_another_seed_writes_another_text(lavagna, run):
 
 def test_a_text_ends_before_a_stop(lavagna, run):
     text = lavagna("generate", run, "--prompt", "def", *WORDS).out
-    assert lavagna("generate", run, "--prompt", "def", *WORDS, "--stop", text[3:5]).out == text[: text.find(text[3:5])] + "\n"
+    assert (
+        lavagna("generate", run, "--prompt", "def", *WORDS, "--stop", text[3:5]).out
+        == text[: text.find(text[3:5])] + "\n"
+    )
 
 
 def test_a_prompt_from_stdin_is_the_same_prompt(lavagna, run, monkeypatch):

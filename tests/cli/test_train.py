@@ -36,8 +36,18 @@ def test_the_same_command_with_resume_goes_on(lavagna, run, text, tmp_path):
 
 
 def test_options_reach_the_layers_of_a_hybrid(lavagna, text, tmp_path):
-    words = "--layer retention,gla --option gla.heads=2 --option retention.heads=1 --depth 2 --steps 1".split()
-    assert lavagna("train", "--data", text, "--out", tmp_path / "run", *TINY, *words).code == 0
+    words = [
+        *TINY,
+        "--layer",
+        "retention,gla",
+        "--option",
+        "gla.heads=2",
+        "--option",
+        "retention.heads=1",
+        "--depth",
+        2,
+    ]
+    assert lavagna("train", "--data", text, "--out", tmp_path / "run", *words).code == 0
     model = read_run(tmp_path / "run").model
     assert model["layer"] == ["retention", "gla"]
     assert model["options"] == {"gla": {"heads": 2}, "retention": {"heads": 1}}

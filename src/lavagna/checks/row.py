@@ -17,7 +17,7 @@ TOLERANCES = {
 
 
 class Row(NamedTuple):
-    """The distance of one layer's `quantity` (output or gradient) from the float64 definition, in one form and dtype."""
+    """The distance of one layer's `quantity` (output or gradient) from the definition, in one form and dtype."""
 
     layer: str
     form: str

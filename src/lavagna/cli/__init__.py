@@ -24,8 +24,8 @@ _ParserError = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, `sys.argv` by default, and return its exit code.
 
-    Bad input is one line on stderr and 2; `--debug`, anywhere before `--`, lets the traceback through instead. Text that
-    the terminal's encoding lacks is printed as escapes, never an error.
+    Bad input is one line on stderr and 2; `--debug`, anywhere before `--`, lets the traceback through instead. What the
+    terminal's encoding lacks is printed as escapes.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     words, debug = _without_debug(given)
@@ -34,14 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = app(words or ["--help"], prog_name="lavagna", standalone_mode=False)
+        _run(words or ["--help"])
         sys.stdout.flush()
-        return int(code or 0)
+        return 0
+    except typer.Exit as end:
+        return end.exit_code
     except BrokenPipeError:
         # Python would try to write the rest once more at its end, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
-    except (KeyboardInterrupt, typer.Abort) as stop:
+    except KeyboardInterrupt as stop:
         return _complain(str(stop) or "interrupted", INTERRUPTED)
     except _ParserError as error:
         return _complain(f"{error.format_message()}{_where_help_is(error)}", BAD_INPUT)
@@ -49,6 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         return _complain(_told(error), BAD_INPUT)
+
+
+def _run(words: list[str]) -> None:
+    # Not by calling the app, which has ways of its own with interrupts and closed pipes.
+    command = typer.main.get_command(app)
+    with command.make_context("lavagna", words) as context:
+        command.invoke(context)
 
 
 def _without_debug(words: list[str]) -> tuple[list[str], bool]:

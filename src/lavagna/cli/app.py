@@ -16,10 +16,11 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         print(__version__)
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

@@ -11,10 +11,12 @@ PARTS = ("forms", "decoding")
 
 def bench(
     parts: Annotated[list[str] | None, typer.Argument(metavar="[forms|decoding]...", help="What; both.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Short texts and few rounds: to try it, not to judge.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short texts and few rounds: to try it, not to judge.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Time of every transition over the floor of its arithmetic, and of a token early and late in a text; one thread."""
+    """Time of every transition over the floor of its arithmetic, and of a token early and late in a text."""
     from lavagna import bench as measured
     from lavagna.layers import names
 

@@ -29,12 +29,24 @@ def check(
             if progress:
                 progress(done, len(wanted))
             rows += _rows(name, dtypes, seed)
-    show("check", {"layers": wanted, "dtypes": dtypes, "seed": seed}, rows, as_json=as_json)
+    shown = rows if as_json else _side_by_side(rows)
+    show("check", {"layers": wanted, "dtypes": dtypes, "seed": seed}, shown, as_json=as_json)
     failed = sum(not row["ok"] for row in rows)
     if not as_json:
         print(f"{len(rows) - failed} of {len(rows)} hold" + (f"; {failed} DO NOT" if failed else ""))
     if failed:
         raise typer.Exit(1)
+
+
+def _side_by_side(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line a layer and form, the differences of each precision beside one another."""
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        start = {name: row[name] for name in ("layer", "form", "backend")}
+        lines.setdefault((row["layer"], row["form"]), start)[f"{row['dtype']} {row['quantity']}"] = row["difference"]
+    for (layer, form), line in lines.items():
+        line["ok"] = all(row["ok"] for row in rows if (row["layer"], row["form"]) == (layer, form))
+    return list(lines.values())
 
 
 def _listed(option: str, text: str, legal: tuple[str, ...]) -> list[str]:

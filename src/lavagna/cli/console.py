@@ -43,7 +43,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> 
         table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(_cell, row.values()), style="bold red" if False in row.values() else None)
-    open_console().print(table)
+    _draw(table)
 
 
 def print_pairs(pairs: Mapping[str, Any]) -> None:
@@ -53,15 +53,19 @@ def print_pairs(pairs: Mapping[str, Any]) -> None:
     table = Table(box=None, show_header=False)
     for name, value in pairs.items():
         table.add_row(name.replace("_", " "), _cell(value))
-    open_console().print(table)
+    _draw(table)
 
 
-def open_console() -> Any:
-    """A console on stdout; wide where no terminal says how wide it is, so that no table is cut in a file."""
+def _draw(table: Any) -> None:
     from rich.console import Console
 
+    # Wide where no terminal says how wide it is, so that no table is cut in a file.
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH_OF_A_FILE
-    return Console(file=sys.stdout, width=wide, highlight=False, markup=False, emoji=False)
+    console = Console(file=sys.stdout, width=wide, highlight=False, markup=False, emoji=False)
+    # Not printed by the console itself, which ends the process when the pipe is closed.
+    with console.capture() as text:
+        console.print(table)
+    print(text.get(), end="")
 
 
 def _cell(value: Any) -> str:

@@ -15,7 +15,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of parameters, batches and the text.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A tiny model for a moment: to try the command.")] = False,
 ) -> None:
-    """Train on Python's own standard library, write new text, check every form, draw: about two minutes on two cores."""
+    """Train on Python's own standard library, write new text, check every form, draw: about two minutes."""
     from lavagna.cli.demonstration import Demonstration
 
     folder = out or _free(FOLDER)

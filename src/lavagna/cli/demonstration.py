@@ -11,6 +11,7 @@ from lavagna import checks, data, generation, plots, training
 from lavagna.checkpoints import save
 from lavagna.cli.console import print_table
 from lavagna.cli.progress import telling
+from lavagna.data.source import STDLIB
 from lavagna.models import LanguageModel, ModelConfig
 from lavagna.models.size import parameters, state_bytes
 from lavagna.training import TrainConfig
@@ -35,7 +36,7 @@ class Plan(NamedTuple):
     new_tokens: int
 
 
-FULL = Plan(128, 4, 1024, None, 300, 16, 256, 4e-3, 400)
+FULL = Plan(256, 1, 1024, None, 550, 8, 128, 6e-3, 400)
 QUICK = Plan(32, 2, 300, 200_000, 6, 4, 64, 3e-3, 20)
 
 
@@ -45,12 +46,14 @@ class Demonstration:
     def __init__(self, folder: Path, layer: str, *, seconds: float, seed: int, quick: bool) -> None:
         self.folder, self.layer, self.seconds, self.seed = folder, layer, seconds, seed
         self.plan = QUICK if quick else FULL
+        # Said now, not when the text has been read.
+        ModelConfig(layer, self.plan.d_model, self.plan.depth, self.plan.vocabulary)
         self.start = time.monotonic()
         self.run, self.model_folder, self.pictures = folder / "run", folder / "model", folder / "pictures"
 
     def train(self) -> None:
         """Learn from the standard library's source, and save the model."""
-        plan, source = self.plan, data.source.STDLIB
+        plan, source = self.plan, STDLIB
         _headline(1, "A text that is always there: Python's standard library")
         with telling("reading"):
             some = data.texts(source, limit_bytes=plan.limit_bytes or 4_000_000)
@@ -62,8 +65,8 @@ class Demonstration:
         config = ModelConfig(self.layer, plan.d_model, plan.depth, self.tokenizer.vocab_size)
         header = self.texts.header
         _say(
-            f"{header.documents:,} files, {header.train_bytes + header.validation_bytes:,} bytes, {header.tokens:,} tokens"
-            f" of a vocabulary of {header.vocab_size:,}"
+            f"{header.documents:,} files, {header.train_bytes + header.validation_bytes:,} bytes, {header.tokens:,} "
+            f"tokens of a vocabulary of {header.vocab_size:,}"
         )
         _headline(2, f"Train {self.layer}, {parameters(config):,} parameters")
         result = training.train(config, self._settings(config), self.texts, self.tokenizer, self.run)
@@ -99,7 +102,9 @@ class Demonstration:
         ids = torch.from_numpy(self.texts.validation[:CHECKED_TOKENS].astype("int64"))[None]
         rows = list(checks.model_rows(self.model, ids, (torch.float64, torch.float32)))
         print_table([row._asdict() for row in rows])
-        _say("difference: the largest from the recurrence itself, one step at a time in float64, over the largest logit")
+        _say(
+            "difference: the largest from the recurrence itself, one step at a time in float64, over the largest logit"
+        )
         return all(row.ok for row in rows)
 
     def draw(self) -> None:

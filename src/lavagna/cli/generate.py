@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lavagna.cli.device import checked_device
 from lavagna.cli.model_source import open_source
 
 STDIN = "-"
@@ -26,6 +27,7 @@ def generate(
     """Stream the text that follows a prompt to stdout; in a terminal, the prompt comes first."""
     from lavagna.generation import stream
 
+    checked_device("generate", device)
     text = read_prompt(prompt)
     source = open_source("generate", model, device=device, tokenizer=True)
     pieces = stream(

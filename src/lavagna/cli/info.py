@@ -104,7 +104,9 @@ def _model(target: str, layers: list[str]) -> tuple[list[dict[str, Any]], Path]:
         )
     checkpoint = find_checkpoint("info", Path(target))
     config = load(checkpoint).model.config
-    rows = [{"name": "model", **_costs(config), "forms": "", "form_of_a_text": "", "form_of_a_token": "", "backend": ""}]
+    rows = [
+        {"name": "model", **_costs(config), "forms": "", "form_of_a_text": "", "form_of_a_token": "", "backend": ""}
+    ]
     for name in dict.fromkeys(config.layers):
         alone = replace(config, layer=name, options=config.layer_options(name), mlp_factor=0)
         rows.append({"name": name, **_mixer(replace(alone, depth=2), replace(alone, depth=1))})

@@ -1,14 +1,12 @@
 """`lavagna train`: a language model from a text to a run's folder."""
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lavagna.cli.console import Json, print_pairs, show
-
-Optional = typer.Option(show_default=False)
+from lavagna.cli.device import checked_device
 
 
 def train(
@@ -20,7 +18,9 @@ def train(
     d_model: Annotated[int | None, typer.Option(help="Width, instead of the preset's.")] = None,
     depth: Annotated[int | None, typer.Option(help="Blocks, instead of the preset's.")] = None,
     mlp_factor: Annotated[float | None, typer.Option(help="Width of the MLPs over d_model; 0 for none.")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of the layer; NAME.KEY=VALUE in a hybrid.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE of the layer; NAME.KEY=VALUE in a hybrid.")
+    ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="bytes or bpe. [bytes]")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="Of the bpe. [4096]")] = None,
     validation: Annotated[float | None, typer.Option(help="Share of the text to judge by. [0.05]")] = None,
@@ -49,6 +49,7 @@ def train(
 ) -> None:
     """Train a language model; a killed run goes on with --resume, to the same losses. Several processes: torchrun."""
     given = {name: value for name, value in locals().items() if value is not None}
+    checked_device("train", device)
     result = run_training(given)
     show("train", {"out": str(out)}, [result], as_json=as_json)
     if not as_json:
@@ -69,6 +70,5 @@ def run_training(given: dict[str, Any]) -> dict[str, Any]:
             )
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"interrupted. Go on with: lavagna train --out {out} --resume") from None
-    fields = dataclasses.asdict(result) if dataclasses.is_dataclass(result) else result._asdict()
-    told = {name: value for name, value in fields.items() if isinstance(value, int | float)}
+    told = {name: value for name, value in result._asdict().items() if isinstance(value, int | float)}
     return told | {"checkpoint": str(result.checkpoint), "picture": str(result.folder / "loss.png")}
