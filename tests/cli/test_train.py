@@ -36,17 +36,8 @@ def test_the_same_command_with_resume_goes_on(lavagna, run, text, tmp_path):
 
 
 def test_options_reach_the_layers_of_a_hybrid(lavagna, text, tmp_path):
-    words = [
-        *TINY,
-        "--layer",
-        "retention,gla",
-        "--option",
-        "gla.heads=2",
-        "--option",
-        "retention.heads=1",
-        "--depth",
-        2,
-    ]
+    options = ["--option", "gla.heads=2", "--option", "retention.heads=1"]
+    words = [*TINY, "--layer", "retention,gla", "--depth", 2, *options]
     assert lavagna("train", "--data", text, "--out", tmp_path / "run", *words).code == 0
     model = read_run(tmp_path / "run").model
     assert model["layer"] == ["retention", "gla"]

@@ -1,13 +1,14 @@
 """A whole model, trained or not, in every form and every cut, against its own steps in float64."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from lavagna.checks.row import Row, distance, row
+from lavagna.layers import layer_class
 from lavagna.models import LanguageModel
 
 CUT = "cut in pieces"
@@ -22,8 +23,7 @@ def model_rows(model: LanguageModel, ids: Int[Tensor, "b t"], dtypes: tuple[torc
     The definition is the model in float64, called once a token in its recurrent form.
     """
     names = "+".join(dict.fromkeys(model.config.layers))
-    blocks: Sequence = list(model.blocks)
-    forms = list(dict.fromkeys(form for block in blocks for form in block.mixer.forms))
+    forms = list(dict.fromkeys(form for name in model.config.layers for form in layer_class(name).forms))
     with torch.no_grad():
         wanted = _pieces(copy.deepcopy(model).double().eval(), ids, [1] * ids.shape[1], "recurrent")
         for dtype in dtypes:

@@ -3,9 +3,11 @@
 A verb raises `ValueError` or `OSError` for what the user can mend; here it becomes one line on stderr and exit code 2.
 """
 
+import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -16,9 +18,9 @@ INTERRUPTED = 130
 # What the shell reports of a program that wrote into a closed pipe.
 CLOSED_PIPE = 141
 
-# typer brings the parser's errors along, once as click's and once as its own; the class that all of them share is found
-# above one that it names itself.
-_ParserError = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+# What the parser raises. Some versions of typer take it from click and some bring it along, so it is found above an
+# error that all of them name.
+_ParserError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words, debug = _without_debug(given)
     for stream in (sys.stdout, sys.stderr):
         # Some programs put streams of their own here, without encodings.
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         _run(words or ["--help"])

@@ -27,7 +27,9 @@ def bench(
     options = {"sizes": (16,), "steps": 128, "rounds": 1} if quick else {}
     tables = {
         "forms": lambda: measured.form_rows(**options),
-        "decoding": lambda: measured.decoding_rows(names(), **({"at": (10, 40), "rounds": 1} if quick else {})),
+        "decoding": lambda: measured.decoding_rows(
+            names(), **({"at": (10, 40), "tokens": 2, "rounds": 1} if quick else {})
+        ),
     }
     found = {part: [row._asdict() for row in tables[part]()] for part in wanted}
     if as_json:
