@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from cli.conftest import TINY
+from lavagna.training.objective import next_token_loss
 from lavagna.training.run import read_run
 
 
@@ -120,13 +121,21 @@ def test_a_run_of_another_version_is_refused(refused, run, tmp_path):
     assert "lavagna-run-99" in refused("train", "--out", other, "--resume")
 
 
-def test_a_loss_that_is_no_number_ends_the_run_at_a_named_step_with_the_last_good_checkpoint(lavagna, text, tmp_path):
-    words = ["--lr", "1e38", "--clip", "1e38", "--save-every", "1", "--warmup", "0", "--steps", "50"]
-    done = lavagna("train", "--data", text, "--out", tmp_path / "run", *TINY, *words)
+def test_a_loss_that_is_no_number_ends_the_run_at_a_named_step_with_the_last_good_checkpoint(
+    lavagna, text, tmp_path, monkeypatch
+):
+    losses_until_now = []
+
+    def breaking(*inputs):
+        losses_until_now.append(next_token_loss(*inputs))
+        return losses_until_now[-1] * (float("nan") if len(losses_until_now) == 3 else 1)
+
+    monkeypatch.setattr("lavagna.training.trainer.next_token_loss", breaking)
+    done = lavagna("train", "--data", text, "--out", tmp_path / "run", *TINY, "--save-every", "1")
     assert done.code == 2
     last = done.err.splitlines()[-1]
-    assert last.startswith("lavagna: train: ") and "at step" in last and "checkpoints/step-" in last
-    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert last.startswith("lavagna: train: ") and "at step 3" in last and "checkpoints/step-00000002" in last
+    assert (tmp_path / "run" / "checkpoints" / "step-00000002").is_dir()
 
 
 def test_a_full_disk_is_one_line_and_leaves_no_half_checkpoint(lavagna, text, tmp_path, monkeypatch):

@@ -1,12 +1,14 @@
 """`lavagna bench`: speed of the forms and of decoding, as ratios."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from lavagna.cli.console import Json, print_table, show
 
 PARTS = ("forms", "decoding")
+QUICK_FORMS: dict[str, Any] = {"sizes": (16,), "steps": 128, "rounds": 1}
+QUICK_DECODING: dict[str, Any] = {"at": (10, 40), "tokens": 2, "rounds": 1}
 
 
 def bench(
