@@ -11,8 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Shaped
 from torch import Tensor
+
+# A logarithm that no memory survives, far from the ends of float32's range.
+NEVER = -1e30
 
 
 class Factors(NamedTuple):
@@ -58,6 +62,9 @@ class Transition:
     def factors(self) -> Factors:
         """The parts multiplied out: one `log_decay`, one `erase`, one `right`."""
         log_decay = self.log_decay
+        if log_decay is not None and log_decay.is_complex():
+            # Products and sums of complex numbers make NaN of infinity; the exponential of this is zero all the same.
+            log_decay = torch.complex(log_decay.real.clamp_min(NEVER), log_decay.imag)
         if log_decay is not None and self.step is not None:
             log_decay = log_decay * self.step
         if self.beta is not None and self.right is not None:

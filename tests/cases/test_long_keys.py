@@ -1,0 +1,39 @@
+"""The delta rule where its recurrence grows without bound."""
+
+import pytest
+import torch
+
+import lavagna as lv
+from lavagna.forms import FORMS
+from transitions import difference
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dose", ["random", 0.5, 0.05])
+@pytest.mark.parametrize("seed", range(3))
+def test_keys_as_long_as_they_come_from_a_projection_give_the_numbers_of_the_definition(form, dose, seed, device):
+    """Keys of norm 8 make a step stretch the memory about threefold, up to 1e30 in all: float32 can hold that."""
+    torch.manual_seed(seed)
+    k, v, q = (torch.randn(1, 64, 1, 64, device=device).half().float() for _ in range(3))
+    beta = (
+        torch.rand(1, 64, 1, 1, device=device) if dose == "random" else torch.full((1, 64, 1, 1), dose, device=device)
+    )
+    inputs = [x.requires_grad_() for x in (q, k, v, beta)]
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    results = []
+    for (q, k, v, beta), how in ((inputs, form), (wide, "recurrent")):
+        output, state = lv.recur(lv.householder(k, beta), q, k, beta * v, form=how)
+        # Two steps from the end, so that the gradients too stay within what float32 can hold.
+        results.append([output, state, *torch.autograd.grad(output[:, -2:].mean(), (q, k, v, beta))])
+    for index, (ours, right) in enumerate(zip(*results, strict=True)):
+        assert ours.isfinite().all()
+        assert difference(ours, right) < (1e-3 if index < 2 else 1e-2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_half_precision_output_cannot_hold_is_infinite_and_never_nan(form, device):
+    k, v, q = (torch.randn(1, 64, 1, 64, device=device).half() for _ in range(3))
+    beta = torch.full((1, 64, 1, 1), 0.5, device=device)
+    output, state = lv.recur(lv.householder(k, beta), q, k, (beta * v).half(), form=form)
+    assert output.isinf().any() and not output.isnan().any()
+    assert state.dtype == torch.float32 and state.isfinite().all()
