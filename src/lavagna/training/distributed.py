@@ -88,9 +88,6 @@ def join_world(device: torch.device | str | None = None) -> Iterator[World]:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         dist.init_process_group("nccl", device_id=device) if device.type == "cuda" else dist.init_process_group("gloo")
-        atexit.register(dist.destroy_process_group)
-    try:
-        yield World(device, rank, size)
-    except BaseException:
-        atexit.unregister(dist.destroy_process_group)
-        raise
+    atexit.unregister(dist.destroy_process_group)
+    yield World(device, rank, size)
+    atexit.register(dist.destroy_process_group)
