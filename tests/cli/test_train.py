@@ -6,6 +6,9 @@ import shutil
 import pytest
 
 from cli.conftest import TINY
+from lavagna.cli.choices import LAYER, PRESET
+from lavagna.cli.run_folder import VOCABULARY
+from lavagna.training import TrainConfig
 from lavagna.training.objective import next_token_loss
 from lavagna.training.run import read_run
 
@@ -157,3 +160,14 @@ def test_an_interrupted_run_says_how_to_go_on(lavagna, text, tmp_path, monkeypat
     done = lavagna("train", "--data", text, "--out", tmp_path / "run", *TINY)
     assert done.code == 130
     assert "--resume" in done.err.splitlines()[-1]
+
+
+def test_the_help_says_what_is_taken_where_an_option_is_left_out(lavagna, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = " ".join(lavagna("train", "--help").out.split())
+    same = "steps batch context lr schedule weight_decay clip seed dtype evaluate_every save_every keep".split()
+    taken = {name: getattr(TrainConfig(), name) for name in same}
+    taken |= {"layer": LAYER, "preset": PRESET, "data": "stdlib", "tokenizer": "bytes", "vocab_size": VOCABULARY}
+    for name, value in taken.items():
+        after = shown.partition(f"--{name.replace('_', '-')} ")[2].partition(" --")[0]
+        assert f"[default: ({value})]" in after, name

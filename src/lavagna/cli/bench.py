@@ -12,7 +12,7 @@ QUICK_DECODING: dict[str, Any] = {"at": (10, 40), "tokens": 2, "rounds": 1}
 
 
 def bench(
-    parts: Annotated[list[str] | None, typer.Argument(metavar="[forms|decoding]...", help="What; both.")] = None,
+    parts: Annotated[list[str] | None, typer.Argument(metavar="forms|decoding", help="What; both.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Short texts and few rounds: to try it, not to judge.")
     ] = False,

@@ -9,7 +9,9 @@ FOLDER = Path("runs/demo")
 
 
 def demo(
-    out: Annotated[Path | None, typer.Option(help="Folder for all that is made. [the first free runs/demo]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for all that is made.", show_default="the first free runs/demo")
+    ] = None,
     layer: Annotated[str, typer.Option(help="The architecture.")] = "gated_delta_net",
     seconds: Annotated[float, typer.Option(help="Most time that training may take; steps are cut to fit.")] = 100,
     seed: Annotated[int, typer.Option(help="Of parameters, batches and the text.")] = 0,

@@ -13,7 +13,7 @@ LATE = 10_000
 
 
 def info(
-    target: Annotated[str | None, typer.Argument(metavar="[LAYER|RUN|CHECKPOINT]", help="What to tell of.")] = None,
+    target: Annotated[str | None, typer.Argument(metavar="LAYER|RUN|CHECKPOINT", help="What to tell of.")] = None,
     d_model: Annotated[int, typer.Option(help="For a layer: its width.")] = 256,
     option: Annotated[list[str] | None, typer.Option(help="For a layer: KEY=VALUE.")] = None,
     as_json: Json = False,

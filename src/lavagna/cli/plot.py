@@ -13,7 +13,7 @@ STATE = "state"
 
 
 def plot(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[FIGURE]...", help="Which; 'all' for all.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="FIGURE", help="Which; 'all' for all.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("figures"),
     theme: Annotated[str, typer.Option(help="light, dark or both.")] = "both",
     format: Annotated[str, typer.Option(help="png, svg or pdf.")] = "png",

@@ -10,7 +10,7 @@ ALL = "all"
 
 
 def reproduce(
-    claims: Annotated[list[str] | None, typer.Argument(metavar="[CLAIM]...", help="Which; 'all' for all.")] = None,
+    claims: Annotated[list[str] | None, typer.Argument(metavar="CLAIM", help="Which; 'all' for all.")] = None,
     seed: Annotated[int, typer.Option(help="Of whatever is random.")] = 0,
     as_json: Json = False,
 ) -> None:

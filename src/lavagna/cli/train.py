@@ -11,39 +11,45 @@ from lavagna.cli.device import checked_device
 
 def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    layer: Annotated[str | None, typer.Option(help="NAME[,NAME...]; several make a hybrid. [gated_delta_net]")] = None,
-    data: Annotated[str | None, typer.Option(help="A text file, a folder, or stdlib. [stdlib]")] = None,
+    layer: Annotated[
+        str | None, typer.Option(help="NAME[,NAME...]; several make a hybrid.", show_default="gated_delta_net")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="A text file, a folder, or stdlib.", show_default="stdlib")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its settings.")] = False,
-    preset: Annotated[str | None, typer.Option(help="Sizes: 1m 4m 15m 60m 130m 340m 1.3b. [1m]")] = None,
+    preset: Annotated[str | None, typer.Option(help="Sizes: 1m 4m 15m 60m 130m 340m 1.3b.", show_default="1m")] = None,
     d_model: Annotated[int | None, typer.Option(help="Width, instead of the preset's.")] = None,
     depth: Annotated[int | None, typer.Option(help="Blocks, instead of the preset's.")] = None,
     mlp_factor: Annotated[float | None, typer.Option(help="Width of the MLPs over d_model; 0 for none.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE of the layer; NAME.KEY=VALUE in a hybrid.")
     ] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="bytes or bpe. [bytes]")] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Of the bpe. [4096]")] = None,
-    validation: Annotated[float | None, typer.Option(help="Share of the text to judge by. [0.05]")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="bytes or bpe.", show_default="bytes")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Of the bpe.", show_default="4096")] = None,
+    validation: Annotated[
+        float | None, typer.Option(help="Share of the text to judge by.", show_default="0.05")
+    ] = None,
     limit_bytes: Annotated[int | None, typer.Option(help="Take only so much of the text.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates. [1000]")] = None,
-    batch: Annotated[int | None, typer.Option(help="Rows an update, over all processes. [16]")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates.", show_default="1000")] = None,
+    batch: Annotated[int | None, typer.Option(help="Rows an update, over all processes.", show_default="16")] = None,
     micro_batch: Annotated[int | None, typer.Option(help="Rows at a time; the rest is accumulated.")] = None,
-    context: Annotated[int | None, typer.Option(help="Tokens a row. [256]")] = None,
-    lr: Annotated[float | None, typer.Option(help="Highest learning rate. [0.003]")] = None,
-    min_lr: Annotated[float | None, typer.Option(help="Last learning rate. [lr / 10]")] = None,
-    warmup: Annotated[int | None, typer.Option(help="Steps in which the rate rises. [steps / 20]")] = None,
-    schedule: Annotated[str | None, typer.Option(help="cosine, wsd or constant. [cosine]")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Of matrices. [0.1]")] = None,
-    clip: Annotated[float | None, typer.Option(help="Bound on the gradient's norm. [1]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of parameters and batches. [0]")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16 (autocast). [float32]")] = None,
+    context: Annotated[int | None, typer.Option(help="Tokens a row.", show_default="256")] = None,
+    lr: Annotated[float | None, typer.Option(help="Highest learning rate.", show_default="0.003")] = None,
+    min_lr: Annotated[float | None, typer.Option(help="Last learning rate.", show_default="lr / 10")] = None,
+    warmup: Annotated[
+        int | None, typer.Option(help="Steps in which the rate rises.", show_default="steps / 20")
+    ] = None,
+    schedule: Annotated[str | None, typer.Option(help="cosine, wsd or constant.", show_default="cosine")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Of matrices.", show_default="0.1")] = None,
+    clip: Annotated[float | None, typer.Option(help="Bound on the gradient's norm.", show_default="1.0")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of parameters and batches.", show_default="0")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16 (autocast).", show_default="float32")] = None,
     compile: Annotated[bool | None, typer.Option("--compile", help="Use torch.compile.", show_default=False)] = None,
     checkpointing: Annotated[
         bool | None, typer.Option("--checkpointing", help="Less memory, more time.", show_default=False)
     ] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations. [100]")] = None,
-    save_every: Annotated[int | None, typer.Option(help="Steps between checkpoints. [100]")] = None,
-    keep: Annotated[int | None, typer.Option(help="Newest checkpoints that stay. [2]")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations.", show_default="100")] = None,
+    save_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.", show_default="100")] = None,
+    keep: Annotated[int | None, typer.Option(help="Newest checkpoints that stay.", show_default="2")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
     as_json: Json = False,
 ) -> None:
