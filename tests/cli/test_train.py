@@ -165,7 +165,20 @@ def test_an_interrupted_run_says_how_to_go_on(lavagna, text, tmp_path, monkeypat
 def test_the_help_says_what_is_taken_where_an_option_is_left_out(lavagna, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     shown = " ".join(lavagna("train", "--help").out.split())
-    same = "steps batch context lr schedule weight_decay clip seed dtype evaluate_every save_every keep".split()
+    same = [
+        "steps",
+        "batch",
+        "context",
+        "lr",
+        "schedule",
+        "weight_decay",
+        "clip",
+        "seed",
+        "dtype",
+        "evaluate_every",
+        "save_every",
+        "keep",
+    ]
     taken = {name: getattr(TrainConfig(), name) for name in same}
     taken |= {"layer": LAYER, "preset": PRESET, "data": "stdlib", "tokenizer": "bytes", "vocab_size": VOCABULARY}
     for name, value in taken.items():
