@@ -23,7 +23,7 @@ def test_nothing_depends_on_the_size_of_a_chunk_gradients_neither(name, edge, de
             x.requires_grad_()
         right = lv.recur(*some, form="chunkwise", chunk=edge)
         wanted = [*right, *gradients(some, *right)]
-        for chunk in {1, 3, 16, 64, 256, t + 9} - {edge}:
+        for chunk in {1, 3, 16, 64, t + 9} - {edge}:
             ours = lv.recur(*some, form="chunkwise", chunk=chunk)
             assert all(difference(a, b) < 1e-11 for a, b in zip([*ours, *gradients(some, *ours)], wanted, strict=True))
 
