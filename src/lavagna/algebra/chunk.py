@@ -55,8 +55,11 @@ def cut(a: Transition, q: Tensor, k: Tensor, v: Tensor, size: int) -> Chunks:
 def _split(x: Tensor, size: int) -> Tensor:
     b, t, h, last = x.shape
     count = -(-t // size)
-    # Under a compiler a length that needs no filling up would be a graph of its own.
-    if torch.compiler.is_compiling() or count * size != t:
+    if torch.compiler.is_compiling():
+        # A pad of nothing has other strides when it runs than when it is compiled, and would be a graph of its own.
+        place = torch.arange(count * size, device=x.device)
+        x = x.index_select(1, place.clamp(max=t - 1)).masked_fill((place >= t)[:, None, None], 0)
+    elif count * size != t:
         x = F.pad(x, (0, 0, 0, 0, 0, count * size - t))
     return x.reshape(b, count, size, h, last).permute(0, 3, 1, 2, 4).contiguous()
 
@@ -64,7 +67,11 @@ def _split(x: Tensor, size: int) -> Tensor:
 def join(x: Shaped[Tensor, "b h n c last"], steps: int) -> Shaped[Tensor, "b t h last"]:
     """The inverse of `cut` for one tensor: the first `steps` steps, (b, t, h, ·)."""
     b, h, count, size, last = x.shape
-    return x.permute(0, 2, 3, 1, 4).reshape(b, count * size, h, last)[:, :steps]
+    whole = x.permute(0, 2, 3, 1, 4).reshape(b, count * size, h, last)
+    if torch.compiler.is_compiling():
+        # A slice of everything is contiguous where others are not, and would be a graph of its own.
+        return whole.index_select(1, torch.arange(steps, device=x.device))
+    return whole[:, :steps]
 
 
 def fold(chunks: Chunks, *, read: str) -> Fold:

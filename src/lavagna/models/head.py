@@ -1,15 +1,8 @@
-"""The last matrix of a language model: from the residual stream to logits."""
+"""The last matrix of a language model where it is the first one too."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-
-class Head(nn.Linear):
-    """Logits by a matrix of its own, without bias."""
-
-    def __init__(self, d_model: int, rows: int) -> None:
-        super().__init__(d_model, rows, bias=False)
 
 
 class TiedHead(nn.Module):

@@ -10,7 +10,8 @@ from torch.utils.checkpoint import checkpoint
 from lavagna.forms import FORMS
 from lavagna.models.block import Block
 from lavagna.models.config import ModelConfig
-from lavagna.models.head import Head, TiedHead
+from lavagna.models.head import TiedHead
+from lavagna.modules.linear import Linear
 from lavagna.modules.norm import RMSNorm
 from lavagna.packing import as_mask, as_offsets
 from lavagna.state import ModelState
@@ -64,7 +65,7 @@ class LanguageModel(nn.Module):
             self.blocks = nn.ModuleList(Block(config, index) for index in range(config.depth))
             self.norm = RMSNorm(config.d_model, eps=config.norm_eps)
             tied = config.tie_embeddings
-            self.head = TiedHead(self.embedding) if tied else Head(config.d_model, config.vocab_rows)
+            self.head = TiedHead(self.embedding) if tied else Linear(config.d_model, config.vocab_rows)
         if where.type != "meta":
             self.to_empty(device=where)
             self.reset_parameters()
