@@ -134,9 +134,13 @@ def _each(x: Tensor | None) -> tuple[Tensor, ...] | None:
 
 def outputs(fold: Fold, met: Shaped[Tensor, "b h n v k"], found: Tensor | None) -> Shaped[Tensor, "b h n c v"]:
     """What every step reads, given the state its chunk met and what its rank-one parts add."""
-    out = fold.query @ met.mT
-    if fold.local is not None:
-        out = out + fold.local
-    if found is not None and fold.pairs is not None:
-        out = out + fold.pairs @ found
-    return out
+    out = _plus(fold.local, fold.query, met.mT)
+    return out if found is None or fold.pairs is None else _plus(out, fold.pairs, found)
+
+
+def _plus(base: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
+    """`base + x y` over axes (b, h, n, ·, ·), in one pass."""
+    if base is None:
+        return x @ y
+    shape = base.shape
+    return torch.baddbmm(base.flatten(0, 2), x.flatten(0, 2), y.flatten(0, 2)).reshape(shape)
