@@ -25,9 +25,10 @@ CLOCKS = ("seconds", "tokens_per_second")
 def go(texts, model_config, config, tmp_path, device):
     """Train into a folder of the test's, with some settings changed."""
 
-    def train_in(name: str, model=model_config, resume=False, texts=texts, **settings):
+    def train_in(name: str, model=model_config, resume=False, texts=texts, seconds=None, **settings):
         changed = replace(config, **settings)
-        return train(model, changed, texts, TOKENIZER, tmp_path / name, resume=resume, device=device, quiet=True)
+        options = {"resume": resume, "device": device, "seconds": seconds, "quiet": True}
+        return train(model, changed, texts, TOKENIZER, tmp_path / name, **options)
 
     return train_in
 
@@ -153,6 +154,12 @@ def test_a_validation_part_of_one_token_is_passed_over(go, texts):
 
     result = go("run", texts=texts._replace(validation=OneToken()))
     assert result.validation_loss is None and result.loss is not None
+
+
+def test_a_run_that_is_out_of_time_ends_with_a_checkpoint_to_go_on_from(go):
+    ended = go("run", seconds=0.0)
+    assert ended.step == 1 and ended.checkpoint.is_dir() and ended.validation_loss is not None
+    assert losses(go("run", resume=True)) == losses(go("whole"))
 
 
 def test_a_vocabulary_beyond_the_models_is_refused(go):

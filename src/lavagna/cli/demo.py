@@ -13,7 +13,7 @@ def demo(
         Path | None, typer.Option(help="Folder for all that is made.", show_default="the first free runs/demo")
     ] = None,
     layer: Annotated[str, typer.Option(help="The architecture.")] = "gated_delta_net",
-    seconds: Annotated[float, typer.Option(help="Most time that training may take; steps are cut to fit.")] = 100,
+    seconds: Annotated[float, typer.Option(help="Most time that training may take; steps are cut to fit.")] = 85,
     seed: Annotated[int, typer.Option(help="Of parameters, batches and the text.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A tiny model for a moment: to try the command.")] = False,
 ) -> None:

@@ -18,8 +18,13 @@ from lavagna.training import TrainConfig
 
 PROMPT = "def "
 CHECKED_TOKENS = 70
+PACED = 5
 FIGURES = ("zoo", "recall", "forms", "state")
 THEMES = ("light", "dark")
+# Steps are planned to fill the time that is given; where the machine becomes slower, training ends this much later.
+GRACE = 1.25
+# As long as new text may take; it takes a few seconds where nothing else runs.
+SECONDS_TO_WRITE = 20.0
 
 
 class Plan(NamedTuple):
@@ -69,8 +74,11 @@ class Demonstration:
             f"tokens of a vocabulary of {header.vocab_size:,}"
         )
         _headline(2, f"Train {self.layer}, {parameters(config):,} parameters")
-        result = training.train(config, self._settings(config), self.texts, self.tokenizer, self.run)
-        self.model = result.model.to("cpu")
+        settings = self._settings(config)
+        result = training.train(
+            config, settings, self.texts, self.tokenizer, self.run, seconds=GRACE * self.seconds, device="cpu"
+        )
+        self.model = result.model
         save(self.model, self.model_folder, self.tokenizer)
         if result.validation_bits_per_byte is not None:
             _say(
@@ -88,9 +96,11 @@ class Demonstration:
         for piece in generation.stream(self.model, self.tokenizer, PROMPT, **options):
             print(piece, end="", flush=True)
             text += piece
+            if time.monotonic() - begin > SECONDS_TO_WRITE:
+                break
         print()
         (self.folder / "generated.txt").write_text(text, encoding="utf-8")
-        each = (time.monotonic() - begin) / self.plan.new_tokens
+        each = (time.monotonic() - begin) / max(len(self.tokenizer.encode(text[len(PROMPT) :])), 1)
         _say(
             f"\n{1e3 * each:.1f} ms a token; the memory is {state_bytes(self.model):,} bytes after one token and "
             f"{state_bytes(self.model, 10_000):,} after ten thousand."
@@ -146,10 +156,11 @@ class Demonstration:
 
         model = LanguageModel(config)
         rows = data.Batches(self.texts.train, batch=settings.batch, context=settings.context, seed=0).at(0)
-        for _ in range(2):
-            begin = time.monotonic()
+        next_token_loss(model, rows).backward()
+        begin = time.monotonic()
+        for _ in range(PACED):
             next_token_loss(model, rows).backward()
-        return time.monotonic() - begin
+        return (time.monotonic() - begin) / PACED
 
     def _untrained(self) -> float:
         """Bits a byte of guessing all tokens alike, which is what the untrained model does."""

@@ -25,6 +25,7 @@ def train(
     *,
     resume: bool = False,
     device: torch.device | str | None = None,
+    seconds: float | None = None,
     quiet: bool = False,
 ) -> TrainResult:
     """Train a language model and leave a run's folder: checkpoints, log, TensorBoard, loss curve.
@@ -32,7 +33,8 @@ def train(
     `model` is a config, whose parameters are then drawn from `config.seed`, or a model, trained as it stands and in
     place. With `resume` the run in the folder goes on from its newest checkpoint, to the same losses, bit for bit, as
     if it had never stopped; where there is none yet it starts. Under `torchrun` all processes train together, on the
-    same global batches. `device` None is CUDA if there is one. `quiet` prints nothing.
+    same global batches. `device` None is CUDA if there is one. `quiet` prints nothing. After `seconds` of updates the
+    run ends with the update at hand, as after the last one; it can be resumed.
 
     Raises `ValueError` on sizes that do not fit, on a run or checkpoint of other settings or another version, and, as
     `NonFiniteLossError`, where the loss is no longer a number: the newest checkpoint is then the last good one. Raises
@@ -55,7 +57,8 @@ def train(
         trainer = Trainer(model, config, batches, world)
         if run.latest:
             load_checkpoint(run.latest, model, trainer.optimizer)
-        return stack.enter_context(closing(Sitting(run, trainer, texts, tokenizer, world, quiet=quiet))).train()
+        sitting = Sitting(run, trainer, texts, tokenizer, world, seconds=seconds, quiet=quiet)
+        return stack.enter_context(closing(sitting)).train()
 
 
 def _settings(model: LanguageModel | ModelConfig, config: TrainConfig, texts: Splits, tokenizer) -> Settings:

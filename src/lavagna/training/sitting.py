@@ -31,28 +31,40 @@ class Sitting:
     """One go at a run, from its newest checkpoint to the last step."""
 
     def __init__(
-        self, run: Run, trainer: Trainer, texts: Splits, tokenizer: Tokenizer | None, world: World, *, quiet: bool
+        self,
+        run: Run,
+        trainer: Trainer,
+        texts: Splits,
+        tokenizer: Tokenizer | None,
+        world: World,
+        *,
+        seconds: float | None,
+        quiet: bool,
     ) -> None:
         self.run, self.trainer, self.texts, self.tokenizer, self.world = run, trainer, texts, tokenizer, world
         self.config = trainer.config
         self.report = Report(run, self.config.steps, quiet) if world.first else None
         self.validation = Validation(texts.validation, self.config)
         self._pace: float | None = None
+        self._deadline = None if seconds is None else time.monotonic() + seconds
         self._start = time.monotonic() - (self.report.last.get("seconds", 0.0) if self.report else 0.0)
 
     def train(self) -> TrainResult:
-        """Update, evaluate and save until the last step. Raises as `train` does."""
+        """Update, evaluate and save until the last step, or until time is up. Raises as `train` does."""
         for step in range(self.run.step + 1, self.config.steps + 1):
             try:
                 self._update(step)
-                if self._due(step, self.config.evaluate_every):
+                ended = step == self.config.steps or self._late()
+                if ended or step % self.config.evaluate_every == 0:
                     self._evaluate(step)
-                if self._due(step, self.config.save_every):
+                if ended or step % self.config.save_every == 0:
                     # What is saved must be good to go on from: the next update's loss is looked at first.
                     self.trainer.check(step)
                     self.world.once(lambda step=step: self._save(step))
             except NonFiniteLossError as error:
                 raise NonFiniteLossError(self._farewell(error)) from None
+            if ended:
+                break
         return self._result()
 
     def close(self) -> None:
@@ -60,8 +72,10 @@ class Sitting:
         if self.report:
             self.report.close()
 
-    def _due(self, step: int, every: int) -> bool:
-        return step == self.config.steps or step % every == 0
+    def _late(self) -> bool:
+        deadline = self._deadline
+        # One clock decides for all processes.
+        return deadline is not None and self.world.once(lambda: time.monotonic() >= deadline)
 
     def _update(self, step: int) -> None:
         begin = time.monotonic()
