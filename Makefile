@@ -17,8 +17,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
+# Threads that sleep while they wait: on a machine that has other work, spinning ones make training ten times slower.
 demo: $(STAMP)  ## train on real text, generate, check the forms, draw: about two minutes on two cores
-	$(BIN)/lavagna demo
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/lavagna demo
 
 test: $(STAMP)  ## run the tests
 	$(PYTEST) -n $(JOBS)
