@@ -15,7 +15,7 @@ EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 
 
 @pytest.mark.parametrize("name", TRANSITIONS)
-@pytest.mark.parametrize("edge", [3, 16, 64])
+@pytest.mark.parametrize("edge", [3, 16, pytest.param(64, marks=pytest.mark.slow)])
 def test_nothing_depends_on_the_size_of_a_chunk_gradients_neither(name, edge, device):
     for t in sorted({1, 2, edge - 1, edge, edge + 1, 2 * edge - 1, 2 * edge + 1}):
         some = call(name, Sizes(b=1, t=t, h=1, hv=2, k=4, v=3), device=device)
