@@ -225,7 +225,7 @@ def _set(name: str, value):
         (_set("chunk", 0), "chunk must be an int >= 1.*0"),
         (_set("chunk", True), "chunk must be an int"),
         (_set("read", "during"), "read must be 'after' or 'before'"),
-        (_set("mask", torch.ones(2, 10)), r"mask must be \(b, t\) = \(2, 11\).*\(2, 10\)"),
+        (_set("mask", torch.ones(2, 10)), r"mask must be a tensor \(b, t\) = \(2, 11\).*\(2, 10\)"),
         (_set("mask", torch.full((2, 11), 0.5)), "mask must hold only 0 and 1"),
         (_set("mask", torch.full((2, 11), math.nan)), "mask must hold only 0 and 1"),
         (_set("cu_seqlens", [0, 11]), "b must be 1.*b is 2"),
@@ -238,7 +238,7 @@ def test_a_bad_call_gets_one_clear_line(change, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("offsets", [[1, 7], [0, 5], [0, 5, 3, 7], [], [0, 8], torch.tensor([0.0, 7.0])])
+@pytest.mark.parametrize("offsets", [[1, 7], [0, 5], [0, 5, 3, 7], [], [0, 8], torch.tensor([0.0, 7.0]), [False, 7]])
 def test_offsets_that_do_not_tile_the_row_are_refused(offsets):
     some = call("scalar", Sizes(b=1), device=torch.device("cpu"))
     with pytest.raises(ValueError, match="cu_seqlens must"):

@@ -1,5 +1,9 @@
 """States: immutable, batch first, whole on disk."""
 
+import copy
+import io
+import pickle
+
 import pytest
 import torch
 
@@ -29,6 +33,7 @@ def test_saved_and_read_back_bit_for_bit(state, tmp_path):
     state.save(path)
     again = lv.load_state(path)
     assert type(again) is type(state) and equal(again, state) and again._kinds() == state._kinds()
+    assert list(again.tensors()) == list(state.tensors())
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
@@ -45,6 +50,11 @@ def test_a_state_that_is_cut_short_or_foreign_is_refused(state, tmp_path):
         lv.load_state(path)
     with pytest.raises(FileNotFoundError):
         lv.load_state(tmp_path / "absent")
+
+
+def test_a_state_that_cannot_be_written_says_where(state, tmp_path):
+    with pytest.raises(OSError, match="save: the state can't be written to .*absent"):
+        state.save(tmp_path / "absent" / "state")
 
 
 def test_selected_rows_share_nothing(state):
@@ -64,6 +74,18 @@ def test_clone_shares_no_storage_and_detach_no_graph(state):
     copy = state.clone()
     copy.tensors()[name].fill_(0)
     assert state.tensors()[name].any()
+
+
+def _through_torch(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)), _through_torch])
+def test_copied_and_pickled_as_any_value(copied, state):
+    again = copied(state)
+    assert type(again) is type(state) and equal(again, state) and again._kinds() == state._kinds()
 
 
 def test_a_cast_leaves_counts_alone(state):

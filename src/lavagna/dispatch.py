@@ -181,6 +181,9 @@ def _check(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None)
     named = {"q": q, "k": k, "v": v}
     if not isinstance(a, Transition):
         raise ValueError(f"recur: the first argument must be a transition, e.g. identity(), not {type(a).__name__}.")
+    for name, x in (named | ({} if state is None else {"state": state})).items():
+        if not isinstance(x, Tensor):
+            raise ValueError(f"recur: {name} must be a tensor, but came as {type(x).__name__}.")
     if any(x.ndim != 4 for x in named.values()):
         raise ValueError(f"recur: q, k must be (b, t, h, k) and v (b, t, h, v), but came as {_shapes(named)}.")
     if q.shape != k.shape or q.shape[:2] != v.shape[:2] or q.shape[2] == 0 or v.shape[2] % q.shape[2]:

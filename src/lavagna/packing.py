@@ -4,6 +4,8 @@ A mask scatters real steps over a row; `cu_seqlens` lays several rows end to end
 row i, in order and without holes, are one row of a compact batch, and what works on a plain batch works there.
 """
 
+from collections.abc import Iterable
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -88,8 +90,9 @@ def packed_rows(
 
 def as_mask(call: str, mask: Shaped[Tensor, "..."], batch: int, steps: int) -> Bool[Tensor, "b t"]:
     """A user's mask as bool (b, t); raises ValueError unless it has that shape and holds only 0 and 1."""
-    if tuple(mask.shape) != (batch, steps):
-        raise ValueError(f"{call}: mask must be (b, t) = ({batch}, {steps}), but came as {tuple(mask.shape)}.")
+    if not isinstance(mask, Tensor) or tuple(mask.shape) != (batch, steps):
+        came = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"{call}: mask must be a tensor (b, t) = ({batch}, {steps}), but came as {came}.")
     if mask.dtype == torch.bool:
         return mask
     real = mask != 0
@@ -108,9 +111,10 @@ def as_offsets(call: str, cu_seqlens: Shaped[Tensor, "..."] | list[int], batch: 
             )
         offsets = [int(i) for i in cu_seqlens.tolist()]
     else:
-        offsets = list(cu_seqlens)
-        if not all(isinstance(i, int) and not isinstance(i, bool) for i in offsets):
-            raise ValueError(f"{call}: cu_seqlens must hold integers, but came as {offsets}.")
+        whole = isinstance(cu_seqlens, Iterable) and all(isinstance(i, Integral) for i in cu_seqlens)
+        if not whole or any(isinstance(i, bool) for i in cu_seqlens):
+            raise ValueError(f"{call}: cu_seqlens must hold integers, but came as {cu_seqlens!r}.")
+        offsets = [int(i) for i in cu_seqlens]
     if batch != 1:
         raise ValueError(
             f"{call}: with cu_seqlens the batch b must be 1 (all sequences lie end to end in one row), but b is "

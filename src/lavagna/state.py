@@ -72,11 +72,15 @@ class _Immutable:
         path = Path(path)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         metadata = {"format": FORMAT, "kinds": json.dumps(self._kinds()), "model": str(isinstance(self, ModelState))}
+        # The file lists its tensors in an order of its own.
+        metadata["names"] = json.dumps(list(self.tensors()))
         # Clones because safetensors refuses tensors that share storage, as an expanded initial state may.
         tensors = {name: tensor.detach().clone().contiguous() for name, tensor in self.tensors().items()}
         try:
             save_file(tensors, temporary, metadata)
             os.replace(temporary, path)
+        except SafetensorError as error:
+            raise OSError(f"save: the state can't be written to '{path}' ({error}). Choose another place.") from None
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -114,6 +118,9 @@ class State(_Immutable):
         mine = self.tensors()
         _known(tensors, mine)
         return State(self.kind, mine | tensors)
+
+    def __reduce__(self) -> tuple[type["State"], tuple[str, dict[str, Tensor]]]:
+        return State, (self.kind, self.tensors())
 
     def _kinds(self) -> list[str]:
         return [self.kind]
@@ -156,6 +163,9 @@ class ModelState(_Immutable):
         _known(tensors, mine)
         return _model_state(mine | tensors, self._kinds())
 
+    def __reduce__(self) -> tuple[type["ModelState"], tuple[tuple[State, ...]]]:
+        return ModelState, (self.blocks,)
+
     def _kinds(self) -> list[str]:
         return [block.kind for block in self.blocks]
 
@@ -196,6 +206,7 @@ def load_state(path: str | os.PathLike[str], *, device: torch.device | str | Non
         came = metadata.get("format", "no lavagna state")
         raise ValueError(f"load_state: {path} holds {came}, but {FORMAT} was wanted. Write it with state.save(path).")
     kinds = json.loads(metadata["kinds"])
+    tensors = {name: tensors[name] for name in json.loads(metadata.get("names", "null")) or tensors}
     if metadata["model"] == "True":
         return _model_state(tensors, kinds)
     return State(kinds[0], tensors)

@@ -81,6 +81,7 @@ def test_rank_one_factor_has_one_eigenvalue_apart(device):
         (lambda x: lv.scalar(x(2, 3, 1, 4)), r"scalar: log_decay must have last axis 1.*\(2, 3, 1, 4\).*diagonal"),
         (lambda x: lv.diagonal(x(3, 4, 5)), r"diagonal: log_decay .*\(3, 4, 5\)"),
         (lambda x: lv.diagonal(x(1, 3, 4, 5), step=x(1, 3, 4, 5)), r"diagonal: step is one number per head"),
+        (lambda x: lv.scalar(x(1, 3, 4, 1), step=x(1, 3, 4)), r"scalar: step .*\(b, t, h, 1\).*\(1, 3, 4\)"),
         (lambda x: lv.householder(x(1, 3, 4), x(1, 3, 4)), r"householder: k .*\(1, 3, 4\)"),
         (lambda x: lv.householder(x(1, 3, 4, 5), x(1, 3)), r"householder: beta .*\(1, 3\)"),
         (lambda x: lv.gated_householder(x(4), x(1, 3, 4, 5), x(1, 3, 4)), r"gated_householder: log_decay .*\(4,\)"),

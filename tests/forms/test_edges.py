@@ -47,6 +47,41 @@ def test_strong_decay_is_safe(form, wall, kind, device):
 
 
 @EVERY_FORM
+@pytest.mark.parametrize("kind", ["scalar", "diagonal", "gated", "dplr"])
+@pytest.mark.parametrize("angle", [0.0, math.pi])
+def test_a_complex_hard_reset_is_safe(form, kind, angle, device):
+    some = call("householder", Sizes(t=19), device=device)
+    s, where = Sizes(t=19), {"dtype": torch.float64, "device": device}
+    last = 1 if kind in ("scalar", "gated") else s.k
+    log_decay = torch.complex(
+        torch.full((s.b, s.t, s.h, last), -0.1, **where), torch.randn(s.b, s.t, s.h, last, **where)
+    )
+    log_decay[:, [4, 5, 11]] = complex(-math.inf, angle)
+    a = {
+        "scalar": lambda: lv.scalar(log_decay),
+        "diagonal": lambda: lv.diagonal(log_decay),
+        "gated": lambda: lv.gated_householder(log_decay, some.k, some.a.beta),
+        "dplr": lambda: lv.dplr(log_decay, -0.1 * some.k, some.k),
+    }[kind]()
+    held(Call(a, *some[1:]), 1e-12, form=form, chunk=5)
+
+
+@EVERY_FORM
+@pytest.mark.parametrize("angle", [None, math.pi])
+def test_a_hard_reset_with_a_step_is_one_without(form, angle, device):
+    some = call("scalar", Sizes(t=19), device=device)
+    log_decay = some.a.log_decay if angle is None else torch.complex(some.a.log_decay, some.a.log_decay)
+    log_decay[:, [4, 5]] = -math.inf if angle is None else complex(-math.inf, angle)
+    step = (torch.rand_like(some.a.log_decay) + 0.1).requires_grad_()
+    scaled = log_decay * step.detach() if angle is None else torch.complex(log_decay.real * step, log_decay.imag * step)
+    ours = lv.recur(lv.scalar(log_decay, step=step), *some[1:], form=form)
+    right = dense.recur(lv.scalar(scaled.detach()), *some[1:])
+    assert difference(ours.output, right[0]) < 1e-12 and difference(ours.state, right[1]) < 1e-12
+    (gradient,) = torch.autograd.grad(ours.output.real.sum() + ours.state.real.sum(), step)
+    assert gradient.isfinite().all() and gradient[:, 6:].any() and not gradient[:, [4, 5]].any()
+
+
+@EVERY_FORM
 def test_a_hard_reset_leaves_exactly_the_token_itself(form, device):
     some = call("diagonal", Sizes(b=1, t=5, h=1, hv=1), device=device, dtype=torch.float32)
     log_decay = some.a.log_decay.clone()

@@ -79,6 +79,13 @@ def test_ids_under_the_mask_change_nothing(data, layer):
     assert all(torch.equal(a, state_again.tensors()[name]) for name, a in state.tensors().items())
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32])
+def test_ids_of_any_integer_dtype_are_the_same_ids(dtype, device):
+    model, ids, mask = build("gla", device=device), text(2, 6, device=device), torch.eye(2, 6, device=device) == 0
+    assert torch.equal(model(ids.to(dtype)).logits, model(ids).logits)
+    assert torch.equal(model(ids.to(dtype), mask=mask).logits, model(ids, mask=mask).logits)
+
+
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_packed_texts_do_not_see_each_other(layer, checkpointing, device):

@@ -62,14 +62,20 @@ class Transition:
     def factors(self) -> Factors:
         """The parts multiplied out: one `log_decay`, one `erase`, one `right`."""
         log_decay = self.log_decay
-        if log_decay is not None and log_decay.is_complex():
-            # Products and sums of complex numbers make NaN of infinity; the exponential of this is zero all the same.
-            log_decay = torch.complex(log_decay.real.clamp_min(NEVER), log_decay.imag)
+        if log_decay is not None and (self.step is not None or log_decay.is_complex()):
+            log_decay = _finite(log_decay)
         if log_decay is not None and self.step is not None:
             log_decay = log_decay * self.step
         if self.beta is not None and self.right is not None:
             return Factors(log_decay, self.beta * self.right, self.right, decayed=True)
         return Factors(log_decay, None if self.left is None else -self.left, self.right, decayed=False)
+
+
+def _finite(log_decay: Tensor) -> Tensor:
+    """The same decay without minus infinity, which makes NaN of complex sums and of the gradient of a step."""
+    if log_decay.is_complex():
+        return torch.complex(log_decay.real.clamp_min(NEVER), log_decay.imag)
+    return log_decay.clamp_min(NEVER)
 
 
 def shared(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -111,6 +117,10 @@ def _per_head(call: str, name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
+def _step(call: str, step: Tensor) -> Tensor:
+    return _per_head(call, "step", _rank(call, "step", step, "(b, t, h, 1)"))
+
+
 def identity() -> Transition:
     """The transition that keeps everything: `A_t = I` (linear attention).
 
@@ -134,7 +144,7 @@ def scalar(log_decay: Shaped[Tensor, "..."], *, step: Shaped[Tensor, "..."] | No
         )
     return Transition(
         log_decay=_rank("scalar", "log_decay", log_decay, "(b, t, h, 1)"),
-        step=None if step is None else _per_head("scalar", "step", step),
+        step=None if step is None else _step("scalar", step),
     )
 
 
@@ -148,7 +158,7 @@ def diagonal(log_decay: Shaped[Tensor, "..."], *, step: Shaped[Tensor, "..."] | 
     """
     return Transition(
         log_decay=_rank("diagonal", "log_decay", log_decay, "(b, t, h, k)"),
-        step=None if step is None else _per_head("diagonal", "step", step),
+        step=None if step is None else _step("diagonal", step),
     )
 
 

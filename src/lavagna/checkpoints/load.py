@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lavagna.checkpoints.save import CONFIG, FORMAT, TOKENIZER, WEIGHTS
-from lavagna.checkpoints.tensors import check, empty_model, fill, read
+from lavagna.checkpoints.tensors import check, fill, outline, place, read
 from lavagna.data import Tokenizer
 from lavagna.models import LanguageModel, ModelConfig
 
@@ -40,9 +40,10 @@ def load(
     _refuse_files(folder)
     config = _config(folder)
     _refuse_pickles(folder)
-    tensors = read(folder / WEIGHTS)
-    model = empty_model(config, torch.get_default_device() if device is None else torch.device(device))
-    fill(model, check(tensors, model, folder / WEIGHTS), dtype)
+    model = outline(config)
+    tensors = check(read(folder / WEIGHTS), model, folder / WEIGHTS)
+    place(model, torch.get_default_device() if device is None else torch.device(device))
+    fill(model, tensors, dtype)
     tokenizer = Tokenizer.load(folder) if (folder / TOKENIZER).is_file() else None
     return Loaded(model.eval(), tokenizer)
 
@@ -81,8 +82,10 @@ def _config(folder: Path) -> ModelConfig:
             "wrote it, or save it again."
         )
     try:
+        if not isinstance(values.get("model"), dict):
+            raise ValueError(f"It wants an object under 'model', but has {values.get('model')!r}.")
         return ModelConfig.from_dict(values["model"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"load: '{folder / CONFIG}' describes no model. {error}") from None
 
 

@@ -69,15 +69,18 @@ class _WithoutDrawing(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def empty_model(config: ModelConfig, device: torch.device) -> LanguageModel:
-    """A model with every mark and buffer in place, whose parameters hold nothing yet."""
+def outline(config: ModelConfig) -> LanguageModel:
+    """A model that takes no memory yet, however large: enough to check a file against."""
     with torch.device("meta"):
-        model = LanguageModel(config)
+        return LanguageModel(config)
+
+
+def place(model: LanguageModel, device: torch.device) -> None:
+    """Give an outline its memory, with every mark and buffer in place; its parameters hold nothing yet."""
     if device.type != "meta":
         model.to_empty(device=device)
         with _WithoutDrawing():
             model.reset_parameters()
-    return model
 
 
 def fill(model: LanguageModel, tensors: dict[str, Tensor], dtype: torch.dtype | None) -> None:

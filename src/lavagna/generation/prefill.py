@@ -23,7 +23,8 @@ def prefill(
     piece: int = PIECE,
 ) -> ModelState:
     """The state after the ids that `mask` leaves, without a logit being computed; memory O(b piece), not O(b t)."""
-    past = model.initial_state(len(ids)) if state is None else state
+    # A copy, so that what is returned where there are no ids is not the very state that was given.
+    past = model.initial_state(len(ids)) if state is None else state.clone()
     for start in range(0, ids.shape[1], piece):
         part = slice(start, start + piece)
         _, past = model.hidden(ids[:, part], past, mask=None if mask is None else mask[:, part])

@@ -120,9 +120,15 @@ class ModelConfig:
         return {} if self._by_layer() else self.options
 
     def _check_numbers(self) -> None:
+        for name in ("mlp_factor", "norm_eps"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float | None):
+                raise ValueError(f"ModelConfig: {name} must be a number, but came as {value!r}.")
+        if not isinstance(self.tie_embeddings, bool):
+            raise ValueError(f"ModelConfig: tie_embeddings must be True or False, but came as {self.tie_embeddings!r}.")
         if self.mlp_factor is not None and not 0 <= self.mlp_factor < float("inf"):
             raise ValueError(f"ModelConfig: mlp_factor must be 0, positive or None, but came as {self.mlp_factor!r}.")
-        if not self.norm_eps > 0:
+        if self.norm_eps is None or not 0 < self.norm_eps < float("inf"):
             raise ValueError(f"ModelConfig: norm_eps must be positive, but came as {self.norm_eps!r}.")
 
     def _check_layers(self) -> None:

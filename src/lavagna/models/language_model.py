@@ -124,6 +124,7 @@ class LanguageModel(nn.Module):
     ) -> tuple[Float[Tensor, "b t d"], ModelState]:
         """What `head` turns into logits, and the state: for whoever needs the logits of a few positions only."""
         self._check(ids, state, form)
+        ids = ids.long()
         real = None if mask is None else as_mask("LanguageModel", mask, *ids.shape)
         offsets = None if cu_seqlens is None else as_offsets("LanguageModel", cu_seqlens, *ids.shape)
         x = self.embedding(self._known(ids if real is None else ids.masked_fill(~real, 0)))
@@ -140,9 +141,8 @@ class LanguageModel(nn.Module):
             return checkpoint(block, x, state, use_reentrant=False, **options)
         return block(x, state, **options)
 
-    def _known(self, ids: Shaped[Tensor, "b t"]) -> Int[Tensor, "b t"]:
-        """The ids as int64; raises ValueError where one is beyond the vocabulary."""
-        ids = ids.long()
+    def _known(self, ids: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
+        """The ids themselves; raises ValueError where one is beyond the vocabulary."""
         if torch.compiler.is_compiling() or ids.is_meta or not ids.numel():
             return ids
         low, high = (int(bound) for bound in torch.aminmax(ids))
