@@ -132,6 +132,13 @@ def test_missing_extra_and_misshapen_tensors_are_all_named_with_both_shapes(fold
     assert "norm.weight is missing" in said and "norm.bias is extra" in said and "\n" not in said
 
 
+def test_a_configuration_of_another_size_takes_no_memory_before_it_is_refused(folder):
+    # More than any machine has: it would fail otherwise if it were asked for.
+    configure(folder, d_model=10**8)
+    with pytest.raises(ValueError, match="embedding.weight is .* where the configuration wants .*100000000"):
+        lv.load(folder)
+
+
 def test_a_truncated_file_is_refused(folder):
     whole = (folder / "model.safetensors").read_bytes()
     for length in (0, 7, 100, len(whole) - 1):

@@ -116,6 +116,9 @@ def test_no_new_tokens_give_the_prompt_back():
     model, ids = build(), text(2, 5)
     out = greedy(model, ids, 0)
     assert torch.equal(out.ids, ids) and out.state.tokens_seen.tolist() == [4, 4]
+    again = greedy(model, ids[:, -1:], 0, state=out.state)
+    for name, x in out.state.tensors().items():
+        assert torch.equal(again.state.tensors()[name], x) and again.state.tensors()[name] is not x
 
 
 def test_a_token_costs_one_step():

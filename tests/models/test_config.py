@@ -83,6 +83,7 @@ def test_the_rows_of_the_embedding_are_rounded_up():
         ({"mlp_factor": -1}, "mlp_factor must be 0, positive or None"),
         ({"mlp_factor": float("nan")}, "mlp_factor must be 0, positive or None"),
         ({"norm_eps": 0}, "norm_eps must be positive"),
+        ({"norm_eps": float("inf")}, "norm_eps must be positive"),
     ],
     ids=str,
 )

@@ -1,5 +1,6 @@
 """How a width is shared among heads."""
 
+from math import isqrt
 from typing import NamedTuple
 
 
@@ -52,7 +53,8 @@ def _divided(call: str, width: int, name: str, given: int, what: str) -> int:
 
 
 def _divisors(width: int) -> list[int]:
-    return [divisor for divisor in range(1, width + 1) if width % divisor == 0]
+    small = [divisor for divisor in range(1, isqrt(width) + 1) if width % divisor == 0]
+    return sorted({*small, *(width // divisor for divisor in small)})
 
 
 def value_heads_of(call: str, keys: Heads, value_heads: int | None, expand: float) -> Heads:
