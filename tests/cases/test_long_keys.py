@@ -37,3 +37,12 @@ def test_what_a_half_precision_output_cannot_hold_is_infinite_and_never_nan(form
     output, state = lv.recur(lv.householder(k, beta), q, k, (beta * v).half(), form=form)
     assert output.isinf().any() and not output.isnan().any()
     assert state.dtype == torch.float32 and state.isfinite().all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_float64_holds_what_float32_cannot(form, device):
+    k, v, q = (torch.randn(1, 64, 1, 64, device=device).half().double() for _ in range(3))
+    a = lv.householder(k, torch.ones(1, 64, 1, 1, dtype=torch.float64, device=device))
+    ours, right = lv.recur(a, q, k, v, form=form), lv.recur(a, q, k, v, form="recurrent")
+    assert right.state.abs().max() > torch.finfo(torch.float32).max
+    assert difference(ours.output, right.output) < 1e-9 and difference(ours.state, right.state) < 1e-9
