@@ -10,7 +10,7 @@ def test_a_demonstration_leaves_a_model_a_text_and_pictures(lavagna, tmp_path):
     done = lavagna("demo", "--quick", "--out", out, "--seconds", "5")
     assert done.code == 0, done.err
     assert load(out / "model").tokenizer is not None
-    assert (out / "generated.txt").read_text(encoding="utf-8").startswith("def ")
+    assert (out / "generated.txt").read_text(encoding="utf-8").startswith("def")
     pictures = {path.name for path in (out / "pictures").iterdir()}
     assert pictures == {
         f"{name}-{theme}.png" for name in ("zoo", "recall", "forms", "state") for theme in ("light", "dark")

@@ -16,7 +16,7 @@ from lavagna.models import LanguageModel, ModelConfig
 from lavagna.models.size import parameters, state_bytes
 from lavagna.training import TrainConfig
 
-PROMPT = "def "
+PROMPT = "def"
 CHECKED_TOKENS = 70
 PACED = 5
 FIGURES = ("zoo", "recall", "forms", "state")
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
     new_tokens: int
 
 
-FULL = Plan(256, 1, 1024, None, 550, 8, 128, 6e-3, 400)
+FULL = Plan(256, 1, 1024, None, 700, 8, 128, 6e-3, 400)
 QUICK = Plan(32, 2, 300, 200_000, 6, 4, 64, 3e-3, 20)
 
 
@@ -89,7 +89,7 @@ class Demonstration:
     def write(self) -> None:
         """Write new text, each token at the same cost."""
         _headline(3, "Write new text, token by token")
-        options = {"max_new_tokens": self.plan.new_tokens, "temperature": 0.7, "top_p": 0.95, "seed": self.seed}
+        options = {"max_new_tokens": self.plan.new_tokens, "temperature": 0.6, "top_p": 0.95, "seed": self.seed}
         begin = time.monotonic()
         print(PROMPT, end="", flush=True)
         text = PROMPT

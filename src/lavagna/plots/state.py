@@ -99,7 +99,7 @@ def _curve(axes: Any, theme: Theme, found: Recording, tokens: list[str]) -> None
     )
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(0.4, len(tokens) + 0.6)
-    axes.set_ylim(0, 1.12 * max(found.norm.max().item(), 1e-12))
+    axes.set_ylim(0, 1.12 * max(found.norm.max().item(), found.change.max().item(), 1e-12))
     axes.text(0, 1.06, "norm of the memory", transform=axes.transAxes, color=theme.blue, weight="bold", va="bottom")
     axes.text(
         0.2,
