@@ -40,7 +40,9 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for name, value in rows[0].items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold")
+        # What a row is about stands first, and stays in one piece.
+        whole = not table.columns
+        table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold", no_wrap=whole)
     for row in rows:
         table.add_row(*map(_cell, row.values()), style="bold red" if False in row.values() else None)
     _draw(table)
