@@ -52,9 +52,11 @@ def test_a_state_that_is_cut_short_or_foreign_is_refused(state, tmp_path):
         lv.load_state(tmp_path / "absent")
 
 
-def test_a_state_that_cannot_be_written_says_where(state, tmp_path):
-    with pytest.raises(OSError, match="save: the state can't be written to .*absent"):
-        state.save(tmp_path / "absent" / "state")
+def test_a_state_makes_its_folder_and_is_refused_below_a_file(state, tmp_path):
+    state.save(tmp_path / "new" / "state")
+    assert equal(lv.load_state(tmp_path / "new" / "state"), state)
+    with pytest.raises(OSError, match="state"):
+        state.save(tmp_path / "new" / "state" / "below")
 
 
 def test_selected_rows_share_nothing(state):
@@ -112,3 +114,10 @@ def test_attributes_are_the_tensors():
 
 def test_bytes_are_counted(state):
     assert state.nbytes == sum(x.numel() * x.element_size() for x in state.tensors().values())
+
+
+def test_a_saved_state_can_be_read_by_whoever_may_read_other_files(tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(b"")
+    layer_state().save(tmp_path / "state")
+    assert (tmp_path / "state").stat().st_mode == other.stat().st_mode

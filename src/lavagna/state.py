@@ -9,8 +9,10 @@ from typing import Self, cast
 import torch
 from jaxtyping import Int
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
+
+from lavagna.atomic_file import atomic_file
 
 FORMAT = "lavagna-state-1"
 
@@ -69,20 +71,13 @@ class _Immutable:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to one safetensors file, whole or not at all; `lavagna.load_state` reads it."""
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         metadata = {"format": FORMAT, "kinds": json.dumps(self._kinds()), "model": str(isinstance(self, ModelState))}
         # The file lists its tensors in an order of its own.
         metadata["names"] = json.dumps(list(self.tensors()))
         # Clones because safetensors refuses tensors that share storage, as an expanded initial state may.
         tensors = {name: tensor.detach().clone().contiguous() for name, tensor in self.tensors().items()}
-        try:
-            save_file(tensors, temporary, metadata)
-            os.replace(temporary, path)
-        except SafetensorError as error:
-            raise OSError(f"save: the state can't be written to '{path}' ({error}). Choose another place.") from None
-        finally:
-            temporary.unlink(missing_ok=True)
+        with atomic_file(Path(path)) as file:
+            file.write(safetensors_bytes(tensors, metadata))
 
 
 class State(_Immutable):

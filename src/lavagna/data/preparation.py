@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from lavagna.data.atomic_file import atomic_file
+from lavagna.atomic_file import atomic_file
 from lavagna.data.document import Document
 from lavagna.data.source import list_files, read_listing
 from lavagna.data.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from lavagna.data.atomic_file import atomic_file
+from lavagna.atomic_file import atomic_file
 from lavagna.data.vocabulary import BYTE_CHARACTERS, encodes_in_pieces, end_of_text, tokens_as_bytes
 
 EOS = "<|endoftext|>"

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from lavagna.data.atomic_file import atomic_file
+from lavagna.atomic_file import atomic_file
 
 Record = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lavagna.data.atomic_file import atomic_file
+from lavagna.atomic_file import atomic_file
 from lavagna.training.log import Record
 
 SMOOTHING = 0.03

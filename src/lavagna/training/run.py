@@ -5,7 +5,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lavagna.data.atomic_file import atomic_file
+from lavagna.atomic_file import atomic_file
 from lavagna.training.checkpoint import list_checkpoints, step_of, tidy
 from lavagna.training.config import TrainConfig
 from lavagna.version import __version__

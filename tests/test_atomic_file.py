@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from lavagna.data.atomic_file import atomic_file
+from lavagna.atomic_file import atomic_file
 
 
 def test_a_new_file_takes_its_name_at_the_end(tmp_path):
@@ -49,7 +49,7 @@ def test_a_real_write_beyond_the_room_leaves_nothing(tmp_path):
     code = textwrap.dedent("""
         import resource, sys
         from pathlib import Path
-        from lavagna.data.atomic_file import atomic_file
+        from lavagna.atomic_file import atomic_file
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
         try:
             with atomic_file(Path(sys.argv[1])) as file:
