@@ -66,6 +66,7 @@ def test_selected_rows_share_nothing(state):
     rows.tensors()[name][1] += 1
     assert not torch.equal(rows.tensors()[name][1], rows.tensors()[name][2])
     assert equal(state.select(torch.tensor([0, 1, 2])), state)
+    assert equal(state.select(torch.tensor([True, False, True])), state.select([0, 2]))
 
 
 def test_clone_shares_no_storage_and_detach_no_graph(state):
@@ -101,6 +102,8 @@ def test_nothing_can_be_assigned_and_unknown_names_are_refused(state):
         state.tokens_seen = torch.zeros(3)
     with pytest.raises(AttributeError, match="immutable"):
         state.memory = torch.zeros(3)
+    with pytest.raises(AttributeError, match="immutable"):
+        del state.kind
     with pytest.raises(ValueError, match="no colour; it has"):
         state.replace(colour=torch.zeros(3))
 

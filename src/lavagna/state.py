@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self, cast
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
@@ -36,6 +36,9 @@ class _Immutable:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a state is immutable: use state.replace({name}=...), which returns a new one")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a state is immutable: {name} can't be deleted")
+
     def clone(self) -> Self:
         """A copy that shares no storage; gradients flow through it."""
         return self._map(torch.clone)
@@ -55,10 +58,12 @@ class _Immutable:
 
         return self._map(move)
 
-    def select(self, rows: Sequence[int] | Int[Tensor, " m"]) -> Self:
-        """The state of some rows, in this order, repeated at will (beam search); shares no storage with this one."""
+    def select(self, rows: Sequence[int] | Int[Tensor, " m"] | Bool[Tensor, " b"]) -> Self:
+        """The state of some rows, by number, repeated at will (beam search), or by a mask; shares no storage with this."""
         any_tensor = next(iter(self.tensors().values()))
-        index = torch.as_tensor(rows, dtype=torch.int64, device=any_tensor.device)
+        index = torch.as_tensor(rows, device=any_tensor.device)
+        # Taken as numbers, a mask of rows would pick the rows 0 and 1 in silence.
+        index = index.nonzero().flatten() if index.dtype == torch.bool else index.long()
         return self._map(lambda tensor: tensor.index_select(0, index))
 
     @property

@@ -111,6 +111,25 @@ def test_no_tokens_leave_the_state_as_it_was(variant, device):
 
 
 @every
+def test_on_the_meta_device_a_layer_tells_its_shapes(variant, device):
+    layer, x = build(variant, device), text(device, 2, 5)
+    y, state = layer(x)
+    y_outline, state_outline = layer.to("meta")(x.to("meta"))
+    assert y_outline.shape == y.shape and y_outline.is_meta
+    shapes = {name: tensor.shape for name, tensor in state.tensors().items()}
+    assert {name: tensor.shape for name, tensor in state_outline.tensors().items()} == shapes
+
+
+@every
+def test_the_state_of_a_layer_of_other_sizes_is_refused(variant, device):
+    name, options = VARIANTS[variant]
+    layer = build(variant, device)
+    other = layers.build(name, 2 * D, **options).to(device, torch.float64)
+    with pytest.raises(ValueError, match=f"{name}: this layer's state has, .* of other sizes made it"):
+        layer(text(device, 2, 5), other.initial_state(2))
+
+
+@every
 def test_a_batch_of_none_is_legal(variant, device):
     y, state = build(variant, device)(text(device, 0, 3))
     assert y.shape == (0, 3, D) and state.tokens_seen.shape == (0,)

@@ -44,3 +44,11 @@ def test_a_width_must_come_out_whole():
     assert expanded("layer", "head_dim", 10, 0.5) == 5
     with pytest.raises(ValueError, match="expand=0.33 times head_dim = 10 .*Use expand=0.3"):
         expanded("layer", "head_dim", 10, 0.33)
+    for endless in (float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="is no whole number of channels"):
+            expanded("layer", "head_dim", 10, endless)
+
+
+def test_a_width_of_any_size_is_shared_at_once():
+    assert heads_of("layer", 10**12, None, None) == Heads(10**12 // 64, 64)
+    assert heads_of("layer", 2 * (10**9 + 7), None, None) == Heads(10**9 + 7, 2)

@@ -1,6 +1,7 @@
 """What every layer is: a sequence mixer with state as argument and result."""
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -118,3 +119,22 @@ class Layer(nn.Module, ABC):
                 f"{self.name}: the state has {state.tokens_seen.shape[0]} rows, but the call has {sequences} "
                 "sequences. Pass one row a sequence: state.select(rows)."
             )
+        came = {name: tuple(tensor.shape[1:]) for name, tensor in state.tensors().items() if name != "tokens_seen"}
+        if not torch.compiler.is_compiling() and not _fits(came, self._state_axes):
+            raise ValueError(
+                f"{self.name}: this layer's state has, behind the rows, {self._state_axes} (0 grows), but came with "
+                f"{came}: a layer of other sizes made it. Pass what this layer returned, or None to start."
+            )
+
+    @cached_property
+    def _state_axes(self) -> dict[str, tuple[int, ...]]:
+        """The axes of each tensor of the state behind the rows; one that is 0 grows with the text."""
+        tensors = self.initial_tensors(0, torch.device("meta"), torch.float32)
+        return {name: tuple(tensor.shape[1:]) for name, tensor in tensors.items()}
+
+
+def _fits(came: dict[str, tuple[int, ...]], wanted: dict[str, tuple[int, ...]]) -> bool:
+    return came.keys() == wanted.keys() and all(
+        len(came[name]) == len(axes) and all(axis in (0, mine) for mine, axis in zip(came[name], axes, strict=True))
+        for name, axes in wanted.items()
+    )

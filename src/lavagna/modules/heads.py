@@ -1,6 +1,6 @@
 """How a width is shared among heads."""
 
-from math import isqrt
+from math import inf, isfinite, isqrt
 from typing import NamedTuple
 
 
@@ -72,8 +72,8 @@ def value_heads_of(call: str, keys: Heads, value_heads: int | None, expand: floa
 def expanded(call: str, what: str, width: int, expand: float, *, option: str = "expand") -> int:
     """`width` times `expand`, which must come out as a whole number >= 1."""
     size = width * expand
-    if size < 1 or size != int(size):
-        mend = max(round(size), 1) / width
+    if not 1 <= size < inf or size != int(size):
+        mend = max(round(size), 1) / width if isfinite(size) else 1
         raise ValueError(
             f"{call}: {option}={expand} times {what} = {width} is no whole number of channels. Use {option}={mend:g}."
         )

@@ -40,7 +40,8 @@ class WideLinear(Linear):
     """A linear map computed in float32 at least, under autocast and with bfloat16 weights too: for decays and gates."""
 
     def forward(self, x: Shaped[Tensor, "... d_in"]) -> Shaped[Tensor, "... d_out"]:
-        with torch.autocast(x.device.type, enabled=False):
+        # Autocast refuses the meta device, where no number is computed anyway.
+        with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
             bias = None if self.bias is None else wide(self.bias)
             return F.linear(wide(x), wide(self.weight), bias)
 
