@@ -59,7 +59,7 @@ class _Immutable:
         return self._map(move)
 
     def select(self, rows: Sequence[int] | Int[Tensor, " m"] | Bool[Tensor, " b"]) -> Self:
-        """The state of some rows, by number, repeated at will (beam search), or by a mask; shares no storage with this."""
+        """The state of some rows, by number and repeated at will (beam search), or by a mask; shares no storage."""
         any_tensor = next(iter(self.tensors().values()))
         index = torch.as_tensor(rows, device=any_tensor.device)
         # Taken as numbers, a mask of rows would pick the rows 0 and 1 in silence.
