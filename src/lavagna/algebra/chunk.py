@@ -78,25 +78,27 @@ def fold(chunks: Chunks, *, read: str) -> Fold:
     """Each chunk as one affine map of the state it will meet. Cost O(c^2 (k + v)) a chunk, all chunks at once."""
     a, q, k, v = chunks
     log_decay, erase, right, decayed = a.factors()
-    decay = decay_of(log_decay)
-    strict = read == "before"
-    query, keys, total = decay.from_start(q, strict=strict), decay.to_end(k), survival(decay.total())
-    scores = decay.pairs(q, k, strict=strict)
+    decay, strict = decay_of(log_decay), read == "before"
+    total = survival(decay.total())
+    # What is used once is used where it is made: fewer numbers live at a time, and they stay in the cache.
     if erase is None or right is None:
-        return Fold(query, total, local=scores @ v, write=v.mT @ keys)
-    recall = decay.from_start(erase, strict=not decayed)
+        local, write = decay.pairs(q, k, strict=strict) @ v, v.mT @ decay.to_end(k)
+        return Fold(decay.from_start(q, strict=strict), total, local=local, write=write)
     erased = decay.pairs(erase, right, strict=not decayed)
+    recall = _solve(erased, decay.from_start(erase, strict=not decayed))
     if right is k:
-        base, recall = _solve(erased, v), _solve(erased, recall)
-        return Fold(query, total, recall=recall, base=base, pairs=scores, keys=keys)
-    written = torch.tril(decay.pairs(erase, k, strict=not decayed), -1)
+        base, local, write = _solve(erased, v), None, None
+    else:
+        written = torch.tril(decay.pairs(erase, k, strict=not decayed), -1)
+        base = -_solve(erased, written @ v)
+        local, write = decay.pairs(q, k, strict=strict) @ v, v.mT @ decay.to_end(k)
     return Fold(
-        query,
+        decay.from_start(q, strict=strict),
         total,
-        local=scores @ v,
-        write=v.mT @ keys,
-        recall=_solve(erased, recall),
-        base=-_solve(erased, written @ v),
+        local=local,
+        write=write,
+        recall=recall,
+        base=base,
         pairs=decay.pairs(q, right, strict=strict),
         keys=decay.to_end(right),
     )
