@@ -34,6 +34,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    # Set by some terminals and for workers; what is printed must not depend on who runs the tests.
+    os.environ.pop("COLUMNS", None)
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
 
