@@ -2,7 +2,7 @@
 
 import json
 
-from lavagna.cli.console import print_table, show
+from lavagna.cli.console import print_table, print_turned, show
 
 ROWS = [{"what": "a", "size": 12345, "share": 1 / 3, "ok": True}, {"what": "b", "size": 1, "share": 2.0, "ok": False}]
 
@@ -28,3 +28,17 @@ def test_numbers_are_printed_to_be_read(capsys):
     print_table(ROWS)
     shown = capsys.readouterr().out
     assert "12,345" in shown and "0.3333" in shown and "yes" in shown and "no" in shown
+
+
+def test_a_narrow_terminal_folds_words_and_no_numbers(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table([{"what_it_is": "some words that take much room", "float64_output": 1.234e-16, "size": 1234567}])
+    shown = capsys.readouterr().out
+    assert "1.234e-16" in shown and "1,234,567" in shown
+    assert max(map(len, shown.splitlines())) <= 40
+
+
+def test_a_turned_table_has_a_line_a_key(capsys):
+    print_turned([{"name": "gla", "state_bytes": 1234}, {"name": "mamba2", "state_bytes": 5}], "name")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["gla", "mamba2"] in lines and ["state", "bytes", "1,234", "5"] in lines

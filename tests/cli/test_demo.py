@@ -29,3 +29,9 @@ def test_a_folder_with_something_in_it_is_refused(refused, tmp_path):
 def test_wrong_options_are_refused_and_nothing_is_left(refused, tmp_path, words):
     assert refused("demo", "--quick", "--out", tmp_path / "demo", *words)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_training_that_is_cut_short_says_so(lavagna, tmp_path):
+    done = lavagna("demo", "--quick", "--out", tmp_path / "demo", "--seconds", "0.001")
+    assert done.code == 0, done.err
+    assert "1 of 6 steps fit into 0.001 seconds" in done.out

@@ -1,6 +1,7 @@
 """`lavagna train`: runs, resuming, and bad input, which leaves nothing behind."""
 
 import json
+import shlex
 import shutil
 from itertools import count
 
@@ -159,9 +160,11 @@ def test_an_interrupted_run_says_how_to_go_on(lavagna, text, tmp_path, monkeypat
         raise KeyboardInterrupt
 
     monkeypatch.setattr("lavagna.training.trainer.Trainer.update", interrupted)
-    done = lavagna("train", "--data", text, "--out", tmp_path / "run", *TINY)
+    out = tmp_path / "my run"
+    done = lavagna("train", "--data", text, "--out", out, *TINY)
     assert done.code == 130
-    assert "--resume" in done.err.splitlines()[-1]
+    words = shlex.split(done.err.splitlines()[-1].partition("Go on with: ")[2])
+    assert words == ["lavagna", "train", "--out", str(out), "--resume"]
 
 
 def test_the_help_says_what_is_taken_where_an_option_is_left_out(lavagna, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from lavagna.version import __version__
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 WIDTH_OF_A_FILE = 160
+ROOM_FOR_A_WORD = 8
 
 
 def show(
@@ -38,14 +40,20 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> 
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name, value in rows[0].items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        # What a row is about stands first, and stays in one piece.
-        whole = not table.columns
-        table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold", no_wrap=whole)
+    headings = {name: _on_end(name) if _is_number(value) else name.replace("_", " ") for name, value in rows[0].items()}
+    whole = _in_one_piece(rows, headings)
+    for name, heading in headings.items():
+        justify = "right" if _is_number(rows[0][name]) else "left"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=name in whole)
     for row in rows:
         table.add_row(*map(_cell, row.values()), style="bold red" if False in row.values() else None)
     _draw(table)
+
+
+def print_turned(rows: Sequence[Mapping[str, Any]], name: str) -> None:
+    """Print few rows with many keys as a table turned on its side: a line a key, a column a row, headed by `name`."""
+    keys = [key for key in rows[0] if key != name]
+    print_table([{"": key.replace("_", " ")} | {row[name]: _cell(row[key]) for row in rows} for key in keys])
 
 
 def print_pairs(pairs: Mapping[str, Any]) -> None:
@@ -58,12 +66,41 @@ def print_pairs(pairs: Mapping[str, Any]) -> None:
     _draw(table)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _in_one_piece(rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str]) -> set[str]:
+    """The columns that a narrow terminal does not fold: numbers, and what a row is about if there is room."""
+    widths = {
+        name: max(len(line) for line in [*heading.split("\n"), *(_cell(row[name]) for row in rows)])
+        for name, heading in headings.items()
+    }
+    numbers = {name for name in headings if _is_number(rows[0][name])}
+    words = [name for name in headings if name not in numbers]
+    room = _width() - sum(widths[name] for name in numbers) - 3 * len(headings) - ROOM_FOR_A_WORD * len(words)
+    if room < 0:
+        return set(words[:1])
+    first = set(words[:1]) if words and widths[words[0]] - ROOM_FOR_A_WORD <= room else set()
+    return numbers | first
+
+
+def _on_end(name: str) -> str:
+    """A heading with one word a line, so that it is no wider than the numbers below."""
+    return name.replace("_", "\n").replace(" ", "\n")
+
+
+def _width() -> int:
+    """Columns of the terminal; wide where no terminal says how wide it is, so that no table is cut in a file."""
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        return shutil.get_terminal_size().columns
+    return WIDTH_OF_A_FILE
+
+
 def _draw(table: Any) -> None:
     from rich.console import Console
 
-    # Wide where no terminal says how wide it is, so that no table is cut in a file.
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH_OF_A_FILE
-    console = Console(file=sys.stdout, width=wide, highlight=False, markup=False, emoji=False)
+    console = Console(file=sys.stdout, width=_width(), highlight=False, markup=False, emoji=False)
     # Not printed by the console itself, which ends the process when the pipe is closed.
     with console.capture() as text:
         console.print(table)

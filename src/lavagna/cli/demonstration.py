@@ -1,9 +1,11 @@
 """The parts of `lavagna demo`."""
 
+import shutil
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from shlex import quote
+from typing import Any, NamedTuple
 
 import torch
 
@@ -75,6 +77,11 @@ class Demonstration:
         )
         _headline(2, f"Train {self.layer}, {parameters(config):,} parameters")
         settings = self._settings(config)
+        if settings.steps < plan.steps:
+            _say(
+                f"This machine is slow or busy: {settings.steps} of {plan.steps} steps fit into {self.seconds:g} "
+                "seconds, so the text will be rougher. --seconds gives more time.\n"
+            )
         result = training.train(
             config, settings, self.texts, self.tokenizer, self.run, seconds=GRACE * self.seconds, device="cpu"
         )
@@ -111,9 +118,14 @@ class Demonstration:
         _headline(4, "The same answer in every form")
         ids = torch.from_numpy(self.texts.validation[:CHECKED_TOKENS].astype("int64"))[None]
         rows = list(checks.model_rows(self.model, ids, (torch.float64, torch.float32)))
-        print_table([row._asdict() for row in rows])
+        print_table(_side_by_side(rows))
         _say(
-            "difference: the largest from the recurrence itself, one step at a time in float64, over the largest logit"
+            "Each number is the largest difference from the recurrence itself, taken one step at a time in float64,\n"
+            "over the largest logit. It must stay below "
+            + " and ".join(
+                f"{limit:.0e} in {dtype}" for dtype, limit in {row.dtype: row.tolerance for row in rows}.items()
+            )
+            + "."
         )
         return all(row.ok for row in rows)
 
@@ -131,10 +143,11 @@ class Demonstration:
     def close(self) -> None:
         """Say where everything is and how to go on."""
         _headline(6, f"Done in {time.monotonic() - self.start:.0f} seconds")
+        command, model = _command(), quote(str(self.model_folder))
         _say(f"everything     {self.folder}")
-        _say(f"more text      lavagna generate {self.model_folder} --prompt 'class '")
-        _say(f"its size       lavagna info {self.model_folder}")
-        _say("your own text  lavagna train --data FILE --out runs/mine")
+        _say(f"more text      {command} generate {model} --prompt 'class '")
+        _say(f"its size       {command} info {model}")
+        _say(f"your own text  {command} train --data FILE --out runs/mine")
 
     def _settings(self, config: ModelConfig) -> TrainConfig:
         plan = self.plan
@@ -173,6 +186,20 @@ def _shortened(settings: TrainConfig, steps: int) -> TrainConfig:
     from dataclasses import replace
 
     return replace(settings, steps=steps, evaluate_every=max(steps // 6, 1), save_every=steps)
+
+
+def _side_by_side(rows: list[Any]) -> list[dict[str, Any]]:
+    """One line a form, the differences of each precision beside one another."""
+    lines: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        line = lines.setdefault(row.form, {"form": row.form})
+        line[row.dtype] = row.difference
+    return [line | {"holds": all(row.ok for row in rows if row.form == form)} for form, line in lines.items()]
+
+
+def _command() -> str:
+    """The command as this shell finds it: by its name, or by the path by which it was called."""
+    return "lavagna" if shutil.which("lavagna") or Path(sys.argv[0]).name != "lavagna" else quote(sys.argv[0])
 
 
 def _headline(number: int, text: str) -> None:

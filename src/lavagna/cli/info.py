@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lavagna.cli.console import Json, show
+from lavagna.cli.console import Json, print_turned, show
 
 LATE = 10_000
 
@@ -28,10 +28,14 @@ def info(
         return
     if target in names():
         rows = [_layer(target, d_model, option or [])]
-        show("info", {"layer": target, "d_model": d_model}, rows, as_json=as_json)
-        return
-    rows, checkpoint = _model(target, names())
-    show("info", {"checkpoint": str(checkpoint)}, rows, as_json=as_json)
+        settings = {"layer": target, "d_model": d_model}
+    else:
+        rows, checkpoint = _model(target, names())
+        settings = {"checkpoint": str(checkpoint)}
+    if as_json:
+        show("info", settings, rows, as_json=True)
+    else:
+        print_turned(rows, "name")
 
 
 def _machine() -> Iterator[dict[str, Any]]:

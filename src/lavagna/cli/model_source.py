@@ -1,6 +1,7 @@
 """A model that the user names by a folder: a run, whose newest checkpoint it is, or a checkpoint itself."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 
@@ -42,6 +43,7 @@ def find_checkpoint(call: str, path: Path) -> Path:
         return path
     if run.latest is None:
         raise FileNotFoundError(
-            f"{call}: the run in '{path}' has no checkpoint yet. Let it train: lavagna train --out {path} --resume."
+            f"{call}: the run in '{path}' has no checkpoint yet. "
+            f"Let it train: lavagna train --out {quote(str(path))} --resume."
         )
     return run.latest

@@ -1,6 +1,7 @@
 """`lavagna train`: a language model from a text to a run's folder."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -59,7 +60,7 @@ def train(
     result = run_training(given)
     show("train", {"out": str(out)}, [result], as_json=as_json)
     if not as_json:
-        print_pairs({"generate": f"lavagna generate {out} --prompt ..."})
+        print_pairs({"generate": f"lavagna generate {quote(str(out))} --prompt ..."})
 
 
 def run_training(given: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +76,8 @@ def run_training(given: dict[str, Any]) -> dict[str, Any]:
                 model, training, texts, tokenizer, out, resume=given["resume"], device=given.get("device")
             )
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted. Go on with: lavagna train --out {out} --resume") from None
+            raise KeyboardInterrupt(
+                f"interrupted. Go on with: lavagna train --out {quote(str(out))} --resume"
+            ) from None
     told = {name: value for name, value in result._asdict().items() if isinstance(value, int | float)}
     return told | {"checkpoint": str(result.checkpoint), "picture": str(result.folder / "loss.png")}

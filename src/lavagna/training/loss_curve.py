@@ -21,6 +21,7 @@ def draw_loss_curve(records: list[Record], path: Path) -> None:
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(xlabel="step", ylabel="loss (nats a token)", title="Loss while training")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.plot(steps, losses, color="#2a78b5", alpha=0.3, linewidth=0.8)
     axes.plot(steps, _smooth(losses), color="#2a78b5", linewidth=1.8, label="train")
     axes.plot(*_points(records, "validation_loss"), "o-", color="#d1495b", markersize=3.5, label="validation")
@@ -51,4 +52,4 @@ def _frame(axes, losses: list[float], records: list[Record]) -> None:
     ratios = [record["bits_per_byte"] / record["loss"] for record in records if "bits_per_byte" in record]
     if ratios and ratios[0] > 0:
         bits = axes.secondary_yaxis("right", functions=(lambda y: y * ratios[0], lambda y: y / ratios[0]))
-        bits.set_ylabel("bits a byte")
+        bits.set_ylabel("bits a byte (of the training text)")
