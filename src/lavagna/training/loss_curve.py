@@ -16,12 +16,13 @@ def draw_loss_curve(records: list[Record], path: Path) -> None:
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     steps, losses = _points(records, "loss")
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(xlabel="step", ylabel="loss (nats a token)", title="Loss while training")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.plot(steps, losses, color="#2a78b5", alpha=0.3, linewidth=0.8)
     axes.plot(steps, _smooth(losses), color="#2a78b5", linewidth=1.8, label="train")
     axes.plot(*_points(records, "validation_loss"), "o-", color="#d1495b", markersize=3.5, label="validation")
