@@ -39,6 +39,6 @@ def test_a_narrow_terminal_folds_words_and_no_numbers(capsys, monkeypatch):
 
 
 def test_a_turned_table_has_a_line_a_key(capsys):
-    print_turned([{"name": "gla", "state_bytes": 1234}, {"name": "mamba2", "state_bytes": 5}], "name")
+    print_turned([{"name": "gla", "state_bytes": 1234}, {"name": "delta_net", "state_bytes": 5}], "name")
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["gla", "mamba2"] in lines and ["state", "bytes", "1,234", "5"] in lines
+    assert ["gla", "delta_net"] in lines and ["state", "bytes", "1,234", "5"] in lines

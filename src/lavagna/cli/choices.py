@@ -49,7 +49,7 @@ def parse_options(words: Sequence[str], layer: str | Sequence[str] = ()) -> dict
     for word in words:
         key, sign, value = word.partition("=")
         if not sign or not key:
-            raise ValueError(f"train: --option came as {word!r}, but KEY=VALUE was wanted, such as heads=4.")
+            raise ValueError(f"--option came as {word!r}, but KEY=VALUE was wanted, such as heads=4.")
         name, dot, rest = key.partition(".")
         if dot and name in ([layer] if isinstance(layer, str) else layer):
             found.setdefault(name, {})[rest] = _value(value)

@@ -34,13 +34,13 @@ def show(
         print_table(rows, title)
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
-    """Print rows with the same keys as a table, numbers to the right, bad news in red."""
+def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None, *, plain: bool = False) -> None:
+    """Print rows with the same keys as a table, numbers to the right, bad news in red, keys as they are if `plain`."""
     from rich import box
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    headings = {name: _on_end(name) if _is_number(value) else name.replace("_", " ") for name, value in rows[0].items()}
+    headings = {name: name if plain else _heading(name, value) for name, value in rows[0].items()}
     whole = _in_one_piece(rows, headings)
     for name, heading in headings.items():
         justify = "right" if _is_number(rows[0][name]) else "left"
@@ -53,7 +53,9 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> 
 def print_turned(rows: Sequence[Mapping[str, Any]], name: str) -> None:
     """Print few rows with many keys as a table turned on its side: a line a key, a column a row, headed by `name`."""
     keys = [key for key in rows[0] if key != name]
-    print_table([{"": key.replace("_", " ")} | {row[name]: _cell(row[key]) for row in rows} for key in keys])
+    print_table(
+        [{"": key.replace("_", " ")} | {row[name]: _cell(row[key]) for row in rows} for key in keys], plain=True
+    )
 
 
 def print_pairs(pairs: Mapping[str, Any]) -> None:
@@ -85,9 +87,10 @@ def _in_one_piece(rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str]
     return numbers | first
 
 
-def _on_end(name: str) -> str:
-    """A heading with one word a line, so that it is no wider than the numbers below."""
-    return name.replace("_", "\n").replace(" ", "\n")
+def _heading(name: str, value: Any) -> str:
+    # Over numbers with one word a line, so that it is no wider than they are.
+    words = name.replace("_", " ")
+    return words.replace(" ", "\n") if _is_number(value) else words
 
 
 def _width() -> int:
