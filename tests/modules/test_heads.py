@@ -45,7 +45,7 @@ def test_a_width_must_come_out_whole():
     with pytest.raises(ValueError, match="expand=0.33 times head_dim = 10 .*Use expand=0.3"):
         expanded("layer", "head_dim", 10, 0.33)
     for endless in (float("inf"), float("nan")):
-        with pytest.raises(ValueError, match="is no whole number of channels"):
+        with pytest.raises(ValueError, match="expand must be a finite number above 0"):
             expanded("layer", "head_dim", 10, endless)
 
 

@@ -9,6 +9,7 @@ from lavagna.layers.layer import Layer
 from lavagna.modules.heads import heads_of, value_heads_of
 from lavagna.modules.linear import Linear, WideLinear
 from lavagna.modules.norm import GatedRMSNorm, RMSNorm, unit
+from lavagna.modules.options import number, switch
 from lavagna.modules.precision import wide_dtype
 from lavagna.modules.projection import QKV
 from lavagna.modules.steps import Steps
@@ -47,6 +48,9 @@ class DeltaNet(Layer):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__(d_model)
+        number(self.name, "norm_eps", norm_eps, zero=True)
+        number(self.name, "max_beta", max_beta, most=2)
+        switch(self.name, "gate", gate)
         self.keys = heads_of(self.name, d_model, heads, head_dim)
         self.values = value_heads_of(self.name, self.keys, None, expand)
         self.max_beta = max_beta

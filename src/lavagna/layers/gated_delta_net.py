@@ -10,6 +10,7 @@ from lavagna.modules.decay import rate, reset_rates, reset_steps, step_size
 from lavagna.modules.heads import heads_of, value_heads_of
 from lavagna.modules.linear import Linear, WideLinear
 from lavagna.modules.norm import GatedRMSNorm, unit
+from lavagna.modules.options import number
 from lavagna.modules.precision import wide_dtype
 from lavagna.modules.projection import QKV
 from lavagna.modules.steps import Steps
@@ -50,6 +51,8 @@ class GatedDeltaNet(Layer):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__(d_model)
+        number(self.name, "norm_eps", norm_eps, zero=True)
+        number(self.name, "max_beta", max_beta, most=2)
         keys = heads_of(self.name, d_model, heads, head_dim)
         values = value_heads_of(self.name, keys, value_heads, expand)
         self.keys, self.values, self.max_beta = keys, values, max_beta

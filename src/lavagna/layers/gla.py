@@ -10,6 +10,7 @@ from lavagna.layers.layer import Layer
 from lavagna.modules.heads import Heads, expanded, heads_of
 from lavagna.modules.linear import Linear, LowRank, reset_xavier
 from lavagna.modules.norm import GatedRMSNorm
+from lavagna.modules.options import number, whole
 from lavagna.modules.precision import wide_dtype
 from lavagna.modules.projection import QKV
 from lavagna.modules.steps import Steps
@@ -48,14 +49,15 @@ class GLA(Layer):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__(d_model)
+        number(self.name, "norm_eps", norm_eps, zero=True)
+        number(self.name, "expand_k", expand_k)
+        number(self.name, "expand", expand)
+        number(self.name, "temperature", temperature)
+        whole(self.name, "gate_rank", gate_rank)
         width = expanded(self.name, "d_model", d_model, expand_k, option="expand_k")
         self.keys = heads_of(self.name, width, heads, head_dim, what="expand_k * d_model")
         size = expanded(self.name, "head_dim", self.keys.size, expand / expand_k, option="expand / expand_k")
         self.values = Heads(self.keys.count, size)
-        if gate_rank < 1 or temperature <= 0:
-            raise ValueError(
-                f"{self.name}: gate_rank must be >= 1 and temperature > 0, but came as {gate_rank} and {temperature}."
-            )
         self.temperature = temperature
         keys, values = self.keys.count * self.keys.size, self.values.count * self.values.size
         self.qkv = QKV(self.name, d_model, self.keys, self.values, conv_size=conv_size)

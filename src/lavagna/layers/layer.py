@@ -9,6 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from lavagna.forms import FORMS
+from lavagna.modules.options import whole
 from lavagna.modules.steps import Steps
 from lavagna.state import State
 
@@ -36,8 +37,7 @@ class Layer(nn.Module, ABC):
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        if not isinstance(d_model, int) or d_model < 1:
-            raise ValueError(f"{self.name}: d_model must be an int >= 1, but came as {d_model!r}.")
+        whole(self.name, "d_model", d_model)
         self.d_model = d_model
 
     def reset_parameters(self) -> None:

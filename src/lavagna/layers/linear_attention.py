@@ -10,6 +10,7 @@ from lavagna.modules.feature_map import NEVER_NEGATIVE, feature_map
 from lavagna.modules.heads import heads_of
 from lavagna.modules.linear import Linear
 from lavagna.modules.norm import RMSNorm
+from lavagna.modules.options import number, switch
 from lavagna.modules.precision import wide, wide_dtype
 from lavagna.modules.steps import Steps
 from lavagna.state import State
@@ -44,6 +45,8 @@ class LinearAttention(Layer):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__(d_model)
+        number(self.name, "norm_eps", norm_eps, zero=True)
+        switch(self.name, "normalize", normalize)
         self.heads, self.head_dim = heads_of(self.name, d_model, heads, head_dim)
         self.feature_map, self.normalize = feature_map, normalize
         self._check_map()

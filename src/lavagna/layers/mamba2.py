@@ -11,6 +11,7 @@ from lavagna.modules.decay import rate, reset_rates, reset_steps, step_size
 from lavagna.modules.heads import Heads, expanded, heads_of
 from lavagna.modules.linear import Linear, WideLinear
 from lavagna.modules.norm import GroupedRMSNorm
+from lavagna.modules.options import number, whole
 from lavagna.modules.precision import wide, wide_dtype
 from lavagna.modules.short_conv import ShortConv
 from lavagna.modules.steps import Steps
@@ -56,10 +57,11 @@ class Mamba2(Layer):
         depth: int | None = None,
     ) -> None:
         super().__init__(d_model)
+        number(self.name, "norm_eps", norm_eps, zero=True)
         width = expanded(self.name, "d_model", d_model, expand)
         self.values = heads_of(self.name, width, heads, head_dim, what="expand * d_model")
         self.keys = Heads(groups, min(d_model, 128) if d_state is None else d_state)
-        self._check(conv_size, dt_limit)
+        self._check(conv_size, dt_limit, depth)
         self.dt_limit, self.depth = dt_limit, depth
         inner, width = self.values.count * self.values.size, groups * self.keys.size
         self.sizes = [inner, width, width]
@@ -72,15 +74,16 @@ class Mamba2(Layer):
         self.A_log, self.D, self.dt_bias = (nn.Parameter(torch.empty(self.values.count)) for _ in range(3))
         self.reset_parameters()
 
-    def _check(self, conv_size: int, dt_limit: tuple[float, float]) -> None:
+    def _check(self, conv_size: int, dt_limit: tuple[float, float], depth: int | None) -> None:
         heads, groups = self.values.count, self.keys.count
-        for option, given in {"groups": groups, "d_state": self.keys.size, "conv_size": conv_size}.items():
-            if not isinstance(given, int) or given < 1:
-                raise ValueError(f"{self.name}: {option} must be an int >= 1, but came as {given!r}.")
+        sizes = {"groups": groups, "d_state": self.keys.size, "conv_size": conv_size}
+        for option, given in (sizes if depth is None else sizes | {"depth": depth}).items():
+            whole(self.name, option, given)
         if heads % groups:
             nearest = min((n for n in range(1, heads + 1) if heads % n == 0), key=lambda n: abs(n - groups))
             raise ValueError(f"{self.name}: groups={groups} does not divide heads = {heads}. Use groups={nearest}.")
-        if len(dt_limit) != 2 or not 0 <= dt_limit[0] <= dt_limit[1]:
+        pair = isinstance(dt_limit, list | tuple) and len(dt_limit) == 2
+        if not pair or not all(isinstance(x, int | float) for x in dt_limit) or not 0 <= dt_limit[0] <= dt_limit[1]:
             raise ValueError(
                 f"{self.name}: dt_limit must be (low, high) with 0 <= low <= high, but came as {dt_limit}."
             )

@@ -10,6 +10,7 @@ from lavagna.modules import rotary
 from lavagna.modules.heads import Heads, expanded, heads_of
 from lavagna.modules.linear import Linear, reset_xavier
 from lavagna.modules.norm import GatedRMSNorm
+from lavagna.modules.options import number
 from lavagna.modules.precision import wide_dtype
 from lavagna.modules.steps import Steps
 from lavagna.state import State
@@ -46,6 +47,7 @@ class Retention(Layer):
         norm_eps: float = 1e-6,
     ) -> None:
         super().__init__(d_model)
+        number(self.name, "norm_eps", norm_eps, zero=True)
         if decay not in DECAYS:
             raise ValueError(f"{self.name}: decay must be one of {', '.join(DECAYS)}, but came as {decay!r}.")
         most = min(64, max(16, d_model // 4))

@@ -9,6 +9,7 @@ from lavagna.modules import rotary
 from lavagna.modules.attention import append, attend, attend_one_by_one
 from lavagna.modules.heads import heads_of
 from lavagna.modules.linear import Linear
+from lavagna.modules.options import number, whole
 from lavagna.modules.steps import Steps
 from lavagna.state import State
 
@@ -43,6 +44,9 @@ class SoftmaxAttention(Layer):
         depth: int | None = None,
     ) -> None:
         super().__init__(d_model)
+        number(self.name, "rotary_base", rotary_base)
+        if depth is not None:
+            whole(self.name, "depth", depth)
         self.heads = heads_of(self.name, d_model, heads, head_dim)
         if self.heads.size % 2:
             raise ValueError(

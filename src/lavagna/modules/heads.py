@@ -1,7 +1,9 @@
 """How a width is shared among heads."""
 
-from math import inf, isfinite, isqrt
+from math import isqrt
 from typing import NamedTuple
+
+from lavagna.modules.options import number, whole
 
 
 class Heads(NamedTuple):
@@ -29,8 +31,8 @@ def heads_of(
     Heads(count=18, size=56)
     """
     for name, given in (("heads", heads), ("head_dim", head_dim)):
-        if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
-            raise ValueError(f"{call}: {name} must be an int >= 1, but came as {given!r}.")
+        if given is not None:
+            whole(call, name, given)
     if heads is not None and head_dim is not None:
         return Heads(heads, head_dim)
     if heads is not None:
@@ -71,9 +73,10 @@ def value_heads_of(call: str, keys: Heads, value_heads: int | None, expand: floa
 
 def expanded(call: str, what: str, width: int, expand: float, *, option: str = "expand") -> int:
     """`width` times `expand`, which must come out as a whole number >= 1."""
+    number(call, option, expand)
     size = width * expand
-    if not 1 <= size < inf or size != int(size):
-        mend = max(round(size), 1) / width if isfinite(size) else 1
+    if size < 1 or size != int(size):
+        mend = max(round(size), 1) / width
         raise ValueError(
             f"{call}: {option}={expand} times {what} = {width} is no whole number of channels. Use {option}={mend:g}."
         )

@@ -1,0 +1,24 @@
+"""Options that must be numbers in a range, refused in one line where they are not."""
+
+import math
+
+
+def number(call: str, name: str, given: object, *, most: float = math.inf, zero: bool = False) -> None:
+    """Raises ValueError unless `given` is a finite number above 0 (or 0 itself, where `zero`) and at most `most`."""
+    real = isinstance(given, int | float) and not isinstance(given, bool)
+    if real and given < math.inf and (0 < given <= most or (zero and given == 0)):  # pyright: ignore[reportOperatorIssue]
+        return
+    wanted = ("0 or more" if zero else "above 0") + (f" and at most {most:g}" if most < math.inf else "")
+    raise ValueError(f"{call}: {name} must be a finite number {wanted}, but came as {given!r}.")
+
+
+def whole(call: str, name: str, given: object) -> None:
+    """Raises ValueError unless `given` is an int >= 1."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ValueError(f"{call}: {name} must be an int >= 1, but came as {given!r}.")
+
+
+def switch(call: str, name: str, given: object) -> None:
+    """Raises ValueError unless `given` is True or False."""
+    if not isinstance(given, bool):
+        raise ValueError(f"{call}: {name} must be True or False, but came as {given!r}.")
