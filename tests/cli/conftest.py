@@ -11,6 +11,12 @@ from lavagna.cli import main
 TINY = ["--d-model", "16", "--depth", "1", "--steps", "4", "--batch", "2", "--context", "16", "--layer", "retention"]
 
 
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch):
+    """Output goes to a file, whatever width the shell that runs the tests has told them of."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def lavagna(capsys):
     """Call the command; its exit code, stdout and stderr."""

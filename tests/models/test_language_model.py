@@ -141,7 +141,7 @@ def test_a_saved_state_goes_on_bit_for_bit(layer, tmp_path, device):
         (lambda m: m(torch.tensor([[-1]])), "id -1 is beyond the vocabulary of 13"),
         (lambda m: m(torch.zeros(2, 3)), r"ids must be integers \(b, t\), but came as torch.float32 \(2, 3\)"),
         (lambda m: m(torch.zeros(3, dtype=torch.int64)), r"but came as torch.int64 \(3,\)"),
-        (lambda m: m(text(1, 3), mask=torch.ones(1, 4)), r"mask must be \(b, t\) = \(1, 3\)"),
+        (lambda m: m(text(1, 3), mask=torch.ones(1, 4)), r"mask must be a tensor \(b, t\) = \(1, 3\)"),
         (lambda m: m(text(2, 8), cu_seqlens=[0, 8, 16]), "b must be 1"),
         (lambda m: m(text(1, 3), form="fast"), "form must be one of recurrent, scan, chunkwise, parallel or auto"),
         (lambda m: m(text(1, 3), backend="cuda"), "backend must be one of"),
