@@ -7,9 +7,9 @@ from lavagna.bench.forms import BOUNDS, form_rows
 
 
 def held(name: str, size: int) -> dict[str, float]:
-    """Each direction's best ratio over its bound, of up to six measurements: a busy machine is slow, never fast."""
+    """Each direction's best ratio over its bound, of up to three measurements: a busy machine is slow, never fast."""
     best: dict[str, float] = {}
-    for _ in range(6):
+    for _ in range(3):
         for row in form_rows([name], sizes=[size], loop_rounds=0):
             assert row.bound is not None
             best[row.direction] = min(row.ratio / row.bound, best.get(row.direction, float("inf")))
