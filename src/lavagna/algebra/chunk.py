@@ -106,7 +106,8 @@ def fold(chunks: Chunks, *, read: str) -> Fold:
 
 def _solve(erased: Tensor, x: Tensor) -> Tensor:
     """`(I + E)^-1 x`, E the part of `erased` below its diagonal: the solver reads no more of it."""
-    return torch.linalg.solve_triangular(erased, x, upper=False, unitriangular=True)
+    # Solved as x^T (I + E)^-T: the solver works by columns, which these are, and need not turn what comes and goes.
+    return torch.linalg.solve_triangular(erased.mT, x.mT, upper=True, left=False, unitriangular=True).mT
 
 
 def advance(fold: Fold, state: Shaped[Tensor, "b h v k"]) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -141,8 +142,7 @@ def outputs(fold: Fold, met: Shaped[Tensor, "b h n v k"], found: Tensor | None) 
 
 
 def _plus(base: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
-    """`base + x y` over axes (b, h, n, ·, ·), in one pass."""
+    """`base + x y` over axes (b, h, n, ·, ·), in one pass and in the memory of `base`, which is a product of ours."""
     if base is None:
         return x @ y
-    shape = base.shape
-    return torch.baddbmm(base.flatten(0, 2), x.flatten(0, 2), y.flatten(0, 2)).reshape(shape)
+    return base.flatten(0, 2).baddbmm_(x.flatten(0, 2), y.flatten(0, 2)).unflatten(0, base.shape[:3])

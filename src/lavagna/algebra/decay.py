@@ -91,7 +91,8 @@ class ScalarDecay(DiagonalDecay):
     def pairs(self, x: Shaped[Tensor, "..."], y: Shaped[Tensor, "..."], *, strict: bool) -> Shaped[Tensor, "..."]:
         # Before step t the gaps are those after step t - 1: the same matrix, one row lower.
         gaps = F.pad(self.gaps[..., :-1, :], (0, 0, 1, 0)) if strict else self.gaps
-        return (x @ y.mT) * gaps
+        # In place: the products are this function's own, and nothing but what is returned needs them.
+        return (x @ y.mT).mul_(gaps)
 
 
 def decay_of(log_decay: Shaped[Tensor, "..."] | None) -> Decay:
