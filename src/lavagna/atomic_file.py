@@ -38,7 +38,9 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             reason = f"{error.strerror}: nothing was written. Free some space or choose another folder"
             raise OSError(error.errno, reason, str(path)) from error
         raise
-    _sync_folder(path.parent)
+    # Not every system can open a folder.
+    with suppress(OSError):
+        sync(path.parent)
 
 
 def _remove_stale(path: Path) -> None:
@@ -49,11 +51,10 @@ def _remove_stale(path: Path) -> None:
                 partial.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
-    # A rename survives a power cut only once its folder is on the disk too; not every system can open a folder.
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk: a rename survives a power cut only after its folder."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

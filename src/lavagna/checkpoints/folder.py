@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lavagna.atomic_file import sync
+
 _STALE_SECONDS = 600
 # What Linux calls AT_FDCWD and RENAME_EXCHANGE.
 _HERE, _EXCHANGE = -100, 2
@@ -39,7 +41,7 @@ def whole_folder(path: Path, *, files: frozenset[str]) -> Iterator[Path]:
     try:
         yield partial
         for file in [*partial.iterdir(), partial]:
-            _sync(file)
+            sync(file)
         old = _replace(partial, path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -47,7 +49,7 @@ def whole_folder(path: Path, *, files: frozenset[str]) -> Iterator[Path]:
     if old is not None:
         _move_others(old, path, files)
         _discard(old, files)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def _replace(new: Path, path: Path) -> Path | None:
@@ -85,11 +87,3 @@ def _discard(folder: Path, files: frozenset[str]) -> None:
         (folder / name).unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

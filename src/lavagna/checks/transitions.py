@@ -94,7 +94,9 @@ def _run(name: str, inputs: Mapping[str, Tensor], form: str | None) -> dict[str,
     """Output and state, and all gradients of a sum of both; by the definition where there is no form."""
     leaves = {key: tensor.clone().requires_grad_() for key, tensor in inputs.items()}
     a = _transition(name, leaves)
-    operands = leaves["q"], leaves["k"], leaves["v"], leaves["state"]
+    # The delta rules write with the key they erase with, which the forms make use of; dplr writes with another.
+    k = leaves["key" if "householder" in name else "k"]
+    operands = leaves["q"], k, leaves["v"], leaves["state"]
     output, state = dense.recur(a, *operands) if form is None else recur(a, *operands, form=form)
     weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
     loss = (output * weights).sum() + state.square().sum()

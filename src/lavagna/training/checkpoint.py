@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lavagna import checkpoints
+from lavagna.atomic_file import sync
 from lavagna.data import Tokenizer
 from lavagna.models import LanguageModel
 
@@ -35,9 +36,9 @@ def save_checkpoint(
         checkpoints.save(model, partial, tokenizer)
         save_file(_moments(optimizer), partial / OPTIMIZER, {"format": FORMAT})
         for file in [*partial.iterdir(), partial]:
-            _sync(file)
+            sync(file)
         os.replace(partial, path)
-        _sync(folder)
+        sync(folder)
         tidy(folder, keep=keep)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
@@ -111,14 +112,6 @@ def _read_moments(path: Path, names: list[str]) -> dict[str, Tensor]:
         odd = sorted(tensors.keys() ^ wanted)
         raise ValueError(f"train: {path} and the model differ in {', '.join(odd[:4])}. Resume with the same model.")
     return tensors
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _refusal(error: Exception, path: Path, older: list[Path]) -> str:
