@@ -11,6 +11,7 @@ two factors that each are at most 1 for a decay. The price is log2(c) small prod
 Source of the two-level idea: Yang et al. 2024, arXiv 2312.06635, section 4.3; the halving is its limit.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -146,6 +147,7 @@ class _Halvings:
         after = F.pad(log_decay, (0, 0, 0, self.size - steps)).unsqueeze(-2)
         before = torch.zeros_like(after)
         self.borders: list[tuple[Tensor, Tensor]] = []
+        self.made: list[tuple[Tensor, bool | None, list[Tensor]]] = []
         for _ in range(self.levels):
             early, late = _pair(before)[..., 0, :, :], _pair(after)[..., 1, :, :]
             self.borders.append((late.exp(), early.exp()))
@@ -161,16 +163,37 @@ class _Halvings:
 
     def pairs(self, x: Tensor, y: Tensor, *, strict: bool) -> Tensor:
         """The triangle of products, grown from the diagonal: two triangles and the square between them make one."""
-        x, y = (F.pad(z, (0, 0, 0, self.size - z.shape[-2])).unsqueeze(-2) for z in (x, y))
-        own = (x * y).sum(-1, keepdim=True)
+        own = self._padded((x * y).sum(-1, keepdim=True)).unsqueeze(-2)
         triangle = torch.zeros_like(own) if strict else own
-        for late, early in self.borders:
-            x, y, triangle = _pair(x), _pair(y), _pair(triangle)
-            square = (x[..., 1, :, :] * (_later(late) if strict else late)) @ (y[..., 0, :, :] * early).mT
+        for late, early in zip(self._lates(x, strict), self._earlies(y), strict=True):
+            square = late @ early.mT
+            triangle = _pair(triangle)
             top = torch.cat([triangle[..., 0, :, :], torch.zeros_like(square)], -1)
             triangle = torch.cat([top, torch.cat([square, triangle[..., 1, :, :]], -1)], -2)
-            x, y = x.flatten(-3, -2), y.flatten(-3, -2)
         return triangle.squeeze(-3)
+
+    def _lates(self, x: Tensor, strict: bool) -> list[Tensor]:
+        """At each level the later blocks of `x`, decayed from their border; made once for one tensor."""
+        return self._once(x, strict, lambda z, late, _: _pair(z)[..., 1, :, :] * (_later(late) if strict else late))
+
+    def _earlies(self, y: Tensor) -> list[Tensor]:
+        """At each level the earlier blocks of `y`, decayed to their border; made once for one tensor."""
+        return self._once(y, None, lambda z, _, early: _pair(z)[..., 0, :, :] * early)
+
+    def _once(self, x: Tensor, side: bool | None, half: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[Tensor]:
+        for tensor, known, levels in self.made:
+            if tensor is x and known is side:
+                return levels
+        blocks, levels = self._padded(x).unsqueeze(-2), []
+        for late, early in self.borders:
+            levels.append(half(blocks, late, early))
+            blocks = _pair(blocks).flatten(-3, -2)
+        self.made.append((x, side, levels))
+        return levels
+
+    def _padded(self, x: Tensor) -> Tensor:
+        missing = self.size - x.shape[-2]
+        return F.pad(x, (0, 0, 0, missing)) if missing else x
 
 
 def _pair(blocks: Tensor) -> Tensor:
