@@ -6,8 +6,17 @@ from lavagna import reproduce
 from lavagna.reproduce.row import Row
 
 
-def test_without_a_claim_all_are_listed(table):
-    assert [row["claim"] for row in table("reproduce")] == reproduce.names()
+@pytest.fixture
+def one_is_slow(monkeypatch):
+    """The claim `limits` takes minutes; running one takes nothing and gives a row that holds."""
+    monkeypatch.setattr("lavagna.reproduce.is_slow", lambda name: name == "limits")
+    monkeypatch.setattr("lavagna.reproduce.run", lambda name, *, seed: [Row(name, "x", 1.0, 1.0, True)])
+
+
+def test_without_a_claim_all_are_listed_with_what_they_take(table, one_is_slow):
+    rows = table("reproduce")
+    assert [row["claim"] for row in rows] == reproduce.names()
+    assert [row["claim"] for row in rows if row["takes"] == "minutes"] == ["limits"]
 
 
 def test_a_claim_is_the_number_that_was_published_beside_ours(table):
@@ -21,9 +30,15 @@ def test_a_claim_that_does_not_hold_ends_with_1(table, monkeypatch):
     assert table("reproduce", "forms", code=1)[0]["holds"] is False
 
 
-def test_all_runs_every_claim(table, monkeypatch):
-    monkeypatch.setattr("lavagna.reproduce.run", lambda name, *, seed: [Row(name, "x", 1.0, 1.0, True)])
-    assert [row["claim"] for row in table("reproduce", "all")] == reproduce.names()
+def test_all_runs_every_quick_claim_and_says_which_it_left_out_and_how_to_run_them(lavagna, table, one_is_slow):
+    assert [row["claim"] for row in table("reproduce", "all")] == [n for n in reproduce.names() if n != "limits"]
+    assert "lavagna reproduce limits" in lavagna("reproduce", "all").out
+
+
+def test_a_slow_claim_runs_by_its_name(lavagna, table, one_is_slow):
+    assert [row["claim"] for row in table("reproduce", "limits")] == ["limits"]
+    assert [row["claim"] for row in table("reproduce", "all", "limits")] == reproduce.names()
+    assert "Left out" not in lavagna("reproduce", "all", "limits").out
 
 
 def test_an_unknown_claim_is_refused_with_the_known_ones(refused):

@@ -6,8 +6,10 @@ from lavagna import reproduce
 from lavagna.reproduce import correct, forms, recall
 from lavagna.reproduce.row import row
 
+QUICK = [name for name in reproduce.names() if not reproduce.is_slow(name)]
 
-@pytest.mark.parametrize("name", reproduce.names())
+
+@pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_number_of_a_claim_comes_out_and_has_a_name_of_its_own(name, seed):
     rows = reproduce.run(name, seed=seed)
@@ -26,7 +28,7 @@ def test_the_rows_of_a_claim_are_a_function_of_the_seed():
     assert reproduce.run("limits", seed=3) != reproduce.run("limits", seed=4)
 
 
-@pytest.mark.parametrize("call", [reproduce.run, reproduce.describe])
+@pytest.mark.parametrize("call", [reproduce.run, reproduce.describe, reproduce.is_slow])
 def test_an_unknown_claim_names_the_known_ones(call):
     with pytest.raises(ValueError, match="'capacity'.*recall, forms, fade, correct, limits"):
         call("capacity")

@@ -10,7 +10,9 @@ ALL = "all"
 
 
 def reproduce(
-    claims: Annotated[list[str] | None, typer.Argument(metavar="CLAIM", help="Which; 'all' for all.")] = None,
+    claims: Annotated[
+        list[str] | None, typer.Argument(metavar="CLAIM", help="Which; 'all' for all quick ones.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of whatever is random.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -18,13 +20,30 @@ def reproduce(
     from lavagna import reproduce as claimed
 
     if not claims:
-        rows = [{"claim": name, "says": claimed.describe(name)} for name in claimed.names()]
+        rows = [
+            {"claim": name, "takes": "minutes" if claimed.is_slow(name) else "seconds", "says": claimed.describe(name)}
+            for name in claimed.names()
+        ]
         show("reproduce", {}, rows, as_json=as_json)
         return
-    wanted = claimed.names() if ALL in claims else list(dict.fromkeys(claims))
-    for name in wanted:
-        claimed.describe(name)
+    wanted, left_out = _chosen(claims)
     rows = [row._asdict() for name in wanted for row in claimed.run(name, seed=seed)]
-    show("reproduce", {"claims": wanted, "seed": seed}, rows, as_json=as_json)
+    show("reproduce", {"claims": wanted, "seed": seed, "left_out": left_out}, rows, as_json=as_json)
+    if left_out and not as_json:
+        names = " ".join(left_out)
+        print(f"Left out, for they take minutes: {', '.join(left_out)}. Run them by name: lavagna reproduce {names}")
     if not all(row["holds"] for row in rows):
         raise typer.Exit(1)
+
+
+def _chosen(claims: list[str]) -> tuple[list[str], list[str]]:
+    """The claims to run, and those that 'all' leaves to be asked for by name."""
+    from lavagna import reproduce as claimed
+
+    named = [name for name in dict.fromkeys(claims) if name != ALL]
+    for name in named:
+        claimed.describe(name)
+    if ALL not in claims:
+        return named, []
+    wanted = [name for name in claimed.names() if name in named or not claimed.is_slow(name)]
+    return wanted, [name for name in claimed.names() if name not in wanted]

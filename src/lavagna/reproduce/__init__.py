@@ -1,7 +1,7 @@
 """The field's own small experiments: what was published, and the number that this library gives.
 
 A claim is one file that says `TITLE`, `SOURCE` and `rows(*, seed)`; every number called ours goes through the public
-functions of the library, `lavagna.recur` above all.
+functions of the library, `lavagna.recur` above all. One that takes minutes says `SLOW = True`.
 """
 
 from types import ModuleType
@@ -24,6 +24,11 @@ def names() -> list[str]:
     return list(CLAIMS)
 
 
+def is_slow(name: str) -> bool:
+    """Whether a claim takes minutes, not seconds. Raises ValueError on a name that isn't a claim."""
+    return getattr(_claim("is_slow", name), "SLOW", False)
+
+
 def describe(name: str) -> str:
     """What a claim says, in one sentence, with its source. Raises ValueError on a name that isn't a claim."""
     claim = _claim("describe", name)
@@ -33,8 +38,8 @@ def describe(name: str) -> str:
 def run(name: str, *, seed: int = 0) -> list[Row]:
     """Compute a claim anew and set every number beside the published one.
 
-    All in float64 on one CPU thread's worth of work, at most a few seconds; `seed` draws whatever is random and the
-    numbers are a function of it. Raises ValueError on a name that isn't a claim.
+    On one CPU thread's worth of work, at most a few seconds, and in float64, but for the slow ones (`is_slow`); `seed`
+    draws whatever is random and the numbers are a function of it. Raises ValueError on a name that isn't a claim.
 
     >>> all(row.holds for row in run("forms"))
     True
