@@ -1,0 +1,177 @@
+"""The convolution form: where the transition never changes, every step reads the past through one filter."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Shaped
+from torch import Tensor
+
+METHODS = ("fft", "direct")
+# Up to this many steps or taps a triangle of products costs little more than two transforms, and is exactly causal.
+SHORT = 64
+# Entries of one triangle of the direct method, so that one step meets many taps at once and many steps few.
+ENTRIES = 4096
+
+
+class Convolved(NamedTuple):
+    """The filtered steps, and the last inputs, which are all that a stream must carry."""
+
+    output: Shaped[Tensor, "*a t"]
+    tail: Shaped[Tensor, "*a past"]
+
+
+def convolution(
+    u: Shaped[Tensor, "..."],
+    kernel: Shaped[Tensor, "..."],
+    tail: Shaped[Tensor, "..."] | None = None,
+    *,
+    method: str = "auto",
+) -> Convolved:
+    """Filter a piece of a stream, and return with it what the next piece needs of the past.
+
+        y_t = sum over j < L of K_j u_{t-j},          u_{-1}, u_{-2}, ... from the tail
+
+    `u` (..., t) and `kernel` (..., L) have time last; the axes before it broadcast. `tail` (..., L - 1) holds the
+    inputs just before `u`, zeros where None; the returned one holds the last L - 1 inputs. A stream cut anywhere equals
+    the whole. Options, numbers, cost and errors are those of `convolve`, which spares the tail.
+
+    >>> u, kernel = torch.randn(3, 7, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    >>> first = convolution(u[:, :2], kernel)
+    >>> second = convolution(u[:, 2:], kernel, first.tail)
+    >>> torch.allclose(torch.cat([first.output, second.output], -1), convolve(u, kernel))
+    True
+    """
+    _check("convolution", u, kernel, method)
+    past = kernel.shape[-1] - 1
+    before = u.new_zeros(*u.shape[:-1], past) if tail is None else _tail(tail, u, past)
+    inputs = torch.cat([before, u], -1)
+    output = _convolve(u if tail is None else inputs, kernel, u.shape[-1], method, u.dtype)
+    return Convolved(output, inputs[..., inputs.shape[-1] - past :].clone())
+
+
+def convolve(u: Shaped[Tensor, "..."], kernel: Shaped[Tensor, "..."], *, method: str = "auto") -> Shaped[Tensor, "..."]:
+    """Filter a text that begins here: `y_t = sum over j <= t of K_j u_{t-j}`, nothing wrapped around.
+
+    `u` (..., t) and `kernel` (..., L), real or complex, have time last; the axes before it broadcast; t and L may be
+    any, the kernel longer or shorter than the text.
+
+    - method: "fft", cost O((t + L) log(t + L)); "direct", cost O(t L), memory O(t + L); "auto" takes direct where t or
+      L is at most 64. Both give the same numbers. The direct one is exactly causal: later inputs change no bit. A
+      transform spreads its rounding over all steps, 1e-7 of the largest input in float32.
+
+    Sums are float32, float64 where `u` or `kernel` is, whatever came, inside `torch.autocast` too; the output has the
+    dtype of `u`, made complex where the kernel is. Raises ValueError on shapes, dtypes or options that don't fit.
+    Differentiable in both. Equal to `recur` with a constant transition, for the kernel of its powers.
+
+    >>> convolve(torch.tensor([1.0, 0, 0, 2]), torch.tensor([1, 0.5, 0.25])).tolist()
+    [1.0, 0.5, 0.25, 2.0]
+    """
+    _check("convolve", u, kernel, method)
+    return _convolve(u, kernel, u.shape[-1], method, u.dtype)
+
+
+def fast_length(length: int) -> int:
+    """The least length from here on that transforms quickly: 8, 9, 10 or 12 times a power of two.
+
+    >>> [fast_length(length) for length in (5, 17, 33, 1000, 16385)]
+    [5, 18, 36, 1024, 18432]
+    """
+    if length <= 12:
+        return length
+    scale = 1 << (length - 1).bit_length() - 4
+    return min(scale * factor for factor in (8, 9, 10, 12, 16) if scale * factor >= length)
+
+
+def _convolve(inputs: Tensor, kernel: Tensor, steps: int, method: str, dtype: torch.dtype) -> Tensor:
+    """The last `steps` outputs; what `inputs` has before them is the past."""
+    # Taps that reach behind the first input are never read.
+    kernel = kernel[..., : max(inputs.shape[-1], 1)]
+    if method == "auto":
+        method = "direct" if min(steps, kernel.shape[-1]) <= SHORT else "fft"
+    double = (torch.float64, torch.complex128)
+    wide = torch.float64 if inputs.dtype in double or kernel.dtype in double else torch.float32
+    run = _direct if method == "direct" else _transformed
+    if not steps or not inputs.numel() or not kernel.numel():
+        run = _nothing
+    # Autocast would take the products of the direct method to half precision; it refuses the meta device.
+    with torch.autocast("cpu" if inputs.is_meta else inputs.device.type, enabled=False):
+        output = run(_in(inputs, wide), _in(kernel, wide), steps)
+    return output if output.is_complex() and not dtype.is_complex else output.to(dtype)
+
+
+def _in(x: Tensor, wide: torch.dtype) -> Tensor:
+    return x.to(wide.to_complex() if x.is_complex() else wide)
+
+
+def _nothing(inputs: Tensor, kernel: Tensor, steps: int) -> Tensor:
+    """No step or no row: an output of the right shape and dtype, for which transforms have no length."""
+    return inputs[..., inputs.shape[-1] - steps :] * kernel[..., :1]
+
+
+def _transformed(inputs: Tensor, kernel: Tensor, steps: int) -> Tensor:
+    past = inputs.shape[-1] - steps
+    # What wraps around falls on the past alone as long as the transform holds inputs and filter side by side.
+    size = fast_length(max(past, kernel.shape[-1] - 1) + steps)
+    if inputs.is_complex() or kernel.is_complex():
+        product = torch.fft.fft(inputs, n=size) * torch.fft.fft(kernel, n=size)
+        return torch.fft.ifft(product)[..., past : past + steps]
+    product = torch.fft.rfft(inputs, n=size) * torch.fft.rfft(kernel, n=size)
+    return torch.fft.irfft(product, n=size)[..., past : past + steps]
+
+
+def _direct(inputs: Tensor, kernel: Tensor, steps: int) -> Tensor:
+    """Block by block of steps, and for each block of taps one product with a triangle of the filter."""
+    past, taps = inputs.shape[-1] - steps, kernel.shape[-1]
+    dtype = torch.promote_types(inputs.dtype, kernel.dtype)
+    inputs, kernel = inputs.to(dtype), kernel.to(dtype)
+    rows = max(min(steps, SHORT), 1)
+    width = min(taps, max(ENTRIES // rows, SHORT))
+    if rows == steps and width == taps:
+        return torch.einsum("...sp,...p->...s", _triangle(kernel, rows, past), inputs.flip(-1))
+    blocks, groups = -(-steps // rows), -(-taps // width)
+    # Before the first step as many inputs as there are taps, behind the last whole blocks.
+    before = groups * width - 1
+    padded = F.pad(inputs, (before - past, blocks * rows - steps))
+    output = padded.new_zeros(())
+    for taken in range(groups):
+        triangle = _triangle(kernel[..., taken * width : (taken + 1) * width], rows, width - 1)
+        first = before - taken * width - (width - 1)
+        windows = padded[..., first : first + width - 1 + blocks * rows].unfold(-1, width - 1 + rows, rows)
+        output = output + torch.einsum("...sp,...ip->...is", triangle, windows.flip(-1))
+    return output.flatten(-2)[..., :steps]
+
+
+def _triangle(kernel: Tensor, rows: int, past: int) -> Tensor:
+    """(..., rows, past + rows): what each input, the last one first, is worth to each of the last `rows` steps."""
+    return F.pad(kernel, (rows - 1, past + rows - kernel.shape[-1])).unfold(-1, past + rows, 1)
+
+
+def _tail(tail: Tensor, u: Tensor, past: int) -> Tensor:
+    fits = isinstance(tail, Tensor) and tail.ndim == u.ndim and tail.shape[-1] == past
+    if not fits or any(own not in (1, axis) for own, axis in zip(tail.shape[:-1], u.shape[:-1], strict=True)):
+        came = tuple(tail.shape) if isinstance(tail, Tensor) else type(tail).__name__
+        raise ValueError(
+            f"convolution: tail must hold the last L - 1 = {past} inputs, {(*u.shape[:-1], past)}, but came as {came}. "
+            "Pass what the call before returned, or None to start."
+        )
+    return tail.to(u.dtype).expand(*u.shape[:-1], past)
+
+
+def _check(call: str, u: Tensor, kernel: Tensor, method: str) -> None:
+    named = {"u": u, "kernel": kernel}
+    for name, x in named.items():
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{call}: {name} must be a tensor, but came as {type(x).__name__}.")
+        if not x.is_floating_point() and not x.is_complex():
+            raise ValueError(f"{call}: {name} must be real or complex floating, but came as {x.dtype}. Use .float().")
+    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())
+    if not u.ndim or not kernel.ndim or not kernel.shape[-1]:
+        raise ValueError(f"{call}: u must be (..., t) and kernel (..., L) with L >= 1, but came as {shapes}.")
+    rest = zip(reversed(u.shape[:-1]), reversed(kernel.shape[:-1]), strict=False)
+    if any(one != other and 1 not in (one, other) for one, other in rest):
+        raise ValueError(f"{call}: the axes before the last of u and kernel must broadcast, but came as {shapes}.")
+    if u.device != kernel.device:
+        raise ValueError(f"{call}: u is on {u.device}, but kernel on {kernel.device}. Move them to one device.")
+    if method not in ("auto", *METHODS):
+        raise ValueError(f"{call}: method must be one of {', '.join(METHODS)} or auto, but came as {method!r}.")
