@@ -1,5 +1,8 @@
 """Parameters of every layer: initial values, gradients, weight decay, dtypes, strides."""
 
+import copy
+import math
+
 import pytest
 import torch
 
@@ -35,7 +38,8 @@ def test_meta_then_empty_then_reset_equals_a_seeded_build(variant):
 @every
 def test_weight_decay_spares_decays_biases_and_norms(variant):
     for name, parameter in fresh(variant).named_parameters():
-        assert getattr(parameter, "no_weight_decay", False) == (parameter.ndim == 1), name
+        # What a layer owns itself are its dynamics, whatever their shape.
+        assert getattr(parameter, "no_weight_decay", False) == (parameter.ndim == 1 or "." not in name), name
 
 
 @every
@@ -120,3 +124,52 @@ def test_a_repeated_call_is_bit_equal(variant, device):
     layer, x = build(variant, device, torch.float32), text(device, 2, 10, torch.float32)
     (y, state), (again, last) = layer(x), layer(x)
     assert torch.equal(y, again) and far(state, last) == 0
+
+
+CASTS = {
+    "bfloat16": lambda layer: layer.bfloat16(),
+    "half": lambda layer: layer.half(),
+    "to": lambda layer: layer.to(torch.bfloat16),
+    "to a device too": lambda layer: layer.to("cpu", torch.bfloat16),
+    "twice, copied between": lambda layer: copy.deepcopy(layer.double().half()).bfloat16(),
+    "a model": lambda layer: torch.nn.Sequential(layer).to(torch.float16)[0],
+}
+
+
+@every
+@pytest.mark.parametrize("cast", CASTS)
+def test_no_cast_narrows_what_a_layer_owns_itself(variant, cast):
+    layer = fresh(variant)
+    owned = {name: parameter.detach().clone() for name, parameter in layer.named_parameters(recurse=False)}
+    layer = CASTS[cast](layer)
+    assert {parameter.itemsize for part in layer.children() for parameter in part.parameters()} == {2}
+    for name, parameter in layer.named_parameters(recurse=False):
+        assert parameter.dtype == torch.float32 and torch.equal(parameter, owned[name]), name
+    assert {parameter.dtype for parameter in layer.double().parameters()} == {torch.float64}
+
+
+@every
+def test_a_layer_cast_on_the_meta_device_gets_its_dtypes_there(variant):
+    with torch.device("meta"):
+        layer = fresh(variant).bfloat16()
+    plain = fresh(variant).bfloat16()
+    layer.to_empty(device="cpu")
+    assert [x.dtype for x in layer.parameters()] == [x.dtype for x in plain.parameters()]
+
+
+@pytest.mark.parametrize("name", ["mamba2", "gated_delta_net"])
+def test_a_memory_reaches_as_far_in_bfloat16_as_in_float32(name, device):
+    """Decays that add up to e^-3 over 1000 steps; a rate rounded to bfloat16 would be off by one in a hundred."""
+    layer = layers.build(name, D).to(device)
+    with torch.no_grad():
+        layer.A_log.fill_(math.log(0.3))
+        layer.dt_bias.fill_(math.log(math.expm1(0.01)))
+        layer.step.weight.zero_()
+    memories = []
+    for one in (layer, copy.deepcopy(layer).bfloat16()):
+        state = one.initial_state(1)
+        state = state.replace(memory=torch.ones_like(state.memory))
+        dtype = one.out.weight.dtype
+        memories.append(one(torch.zeros(1, 1000, D, device=device, dtype=dtype), state).state.memory)
+    assert memories[1].dtype == torch.float32 and distance(*memories) < 1e-6
+    assert distance(memories[0], torch.full_like(memories[0], math.exp(-3))) < 1e-4

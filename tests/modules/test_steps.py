@@ -1,5 +1,6 @@
 """The time axis of one call: what is counted, hidden and where tokens stand."""
 
+import pytest
 import torch
 
 from lavagna.modules.steps import Steps
@@ -27,3 +28,26 @@ def test_what_is_hidden_is_zero_and_gets_no_gradient(device):
     hidden = steps.hide(x)
     (2 * hidden).sum().backward()
     assert hidden.flatten().tolist() == [1, 0, 3] and x.grad.flatten().tolist() == [2, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, [[3, 2, 1, 0], [7, 6, 5, 4]]),
+        ({"mask": [[0, 1, 0, 1], [1, 1, 1, 0]]}, [[0, 3, 2, 1], [6, 5, 4, 7]]),
+        ({"cu_seqlens": [0, 3, 3, 8]}, [[2, 1, 0, 7, 6, 5, 4, 3]]),
+        ({"cu_seqlens": [0, 3, 8], "mask": [[1, 1, 0, 1, 1, 0, 0, 1]]}, [[1, 0, 2, 7, 4, 5, 6, 3]]),
+    ],
+)
+def test_each_sequence_s_real_steps_are_turned_around_and_back(options, wanted, device):
+    x = torch.arange(8, device=device).reshape(1 if "cu_seqlens" in options else 2, -1)
+    given = {name: torch.tensor(value, device=device) for name, value in options.items()}
+    steps = Steps("call", x, **given)
+    assert steps.reverse(x).tolist() == wanted
+    assert torch.equal(steps.reverse(steps.reverse(x)), x)
+    assert torch.equal(steps.reverse(x[..., None].expand(-1, -1, 2))[..., 1], torch.tensor(wanted, device=device))
+
+
+def test_no_steps_are_turned_around_too(device):
+    x = torch.zeros(1, 0, 3, device=device)
+    assert Steps("call", x, cu_seqlens=[0, 0]).reverse(x).shape == x.shape

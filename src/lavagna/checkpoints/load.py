@@ -28,8 +28,8 @@ def load(
 ) -> Loaded:
     """Read the folder that `lavagna.save` wrote: the model, in eval mode, and its tokenizer.
 
-    `dtype=None` keeps the dtypes of the file; float32 or narrower casts to that, and float64 casts everything. Decay
-    parameters, those that a layer itself owns and spares from weight decay, are float32 at least in any case.
+    `dtype=None` keeps the dtypes of the file; float32 or narrower casts to that, and float64 casts everything. What a
+    layer itself owns, decays and step sizes, is float32 at least, as under every cast of a model.
 
     Nothing is unpickled. Raises FileNotFoundError where a file is missing, ValueError where one is damaged, of another
     version or another format, or where its tensors are not those of the configuration; never returns a model half read.

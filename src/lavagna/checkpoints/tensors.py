@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lavagna.layers import Layer
 from lavagna.models import LanguageModel, ModelConfig
+from lavagna.modules.precision import wide_dtype
 
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
 # Faults that an error message lists before it stops.
@@ -84,22 +85,19 @@ def place(model: LanguageModel, device: torch.device) -> None:
 
 
 def fill(model: LanguageModel, tensors: dict[str, Tensor], dtype: torch.dtype | None) -> None:
-    """Put tensors into the model's places, in the given dtype or their own, decay parameters in float32 at least."""
-    decays = _decays(model)
+    """Put tensors into the model's places, in the given dtype or their own; what layers own in float32 at least."""
+    owned = _owned(model)
     places = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for name, tensor in tensors.items():
         wanted = dtype or tensor.dtype
-        if name in decays:
-            wanted = torch.promote_types(wanted, torch.float32)
-        places[name].data = tensor.to(places[name].device, wanted)
+        places[name].data = tensor.to(places[name].device, wide_dtype(wanted) if name in owned else wanted)
 
 
-def _decays(model: LanguageModel) -> set[str]:
-    """Names of what layers themselves own and spare from weight decay: rates, step sizes, base vectors."""
+def _owned(model: LanguageModel) -> set[str]:
+    """Names of what layers own themselves, rates and step sizes and base vectors, which no cast narrows."""
     return {
         f"{place}.{name}"
         for place, layer in model.named_modules()
         if isinstance(layer, Layer)
-        for name, parameter in layer.named_parameters(recurse=False)
-        if getattr(parameter, "no_weight_decay", False)
+        for name, _ in layer.named_parameters(recurse=False)
     }

@@ -1,8 +1,9 @@
 """What every layer is: a sequence mixer with state as argument and result."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Shaped
@@ -10,15 +11,16 @@ from torch import Tensor, nn
 
 from lavagna.forms import FORMS
 from lavagna.modules.options import whole
+from lavagna.modules.precision import wide_dtype
 from lavagna.modules.steps import Steps
 from lavagna.state import State
 
 
 class Mixed(NamedTuple):
-    """What a layer returns: the mixed sequence (b, t, d), and the state after it."""
+    """What a layer returns: the mixed sequence (b, t, d), and the state after it, None of one that has read both ways."""
 
     y: Float[Tensor, "b t d"]
-    state: State
+    state: State | None
 
 
 class Layer(nn.Module, ABC):
@@ -28,12 +30,17 @@ class Layer(nn.Module, ABC):
     `reset_parameters`, which alone sets their values), its empty memory (`initial_tensors`), and how it mixes (`mix`).
     Its last projection, whose product a model adds to the residual stream, is called `out`. Masks, packing, defaults,
     checks and the token count are done here, once.
+
+    Parameters that a layer owns itself, not one of its parts, are its dynamics: decays, step sizes, base vectors. They
+    are float32 at least: `.bfloat16()`, `.half()` and `.to(dtype)` narrow the parts alone, float64 widens all.
     """
 
     name: ClassVar[str]
     forms: ClassVar[tuple[str, ...]] = tuple(FORMS)
     # Whether the paper's block has an MLP behind the mixer.
     has_mlp: ClassVar[bool] = True
+    # Whether each output has seen the steps after it too: such a layer has no state to hand on.
+    bidirectional: bool = False
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -84,19 +91,34 @@ class Layer(nn.Module, ABC):
         self._check_input(x)
         if form != "auto" and form not in self.forms:
             raise ValueError(f"{self.name}: form must be one of {', '.join(self.forms)} or auto, but came as {form!r}.")
-        steps = Steps(self.name, x, mask=mask, cu_seqlens=cu_seqlens, form=form, backend=backend)
+        fresh = state is None
+        steps = Steps(self.name, x, mask=mask, cu_seqlens=cu_seqlens, form=form, backend=backend, fresh=fresh)
         if state is None:
             state = self.initial_state(steps.sequences, device=x.device, dtype=x.dtype)
-        self._check_state(state, steps.sequences)
+        self._check_state(state, steps.sequences, fresh)
         y, tensors = self.mix(steps.hide(x), state, steps)
+        if self.bidirectional:
+            return Mixed(steps.hide(y), None)
         tensors = tensors | {"tokens_seen": state.tokens_seen + steps.counts}
         # Products of tensors that lie otherwise in memory may differ in the last bit: a state read from disk lies so.
         return Mixed(steps.hide(y), State(self.name, {name: tensor.contiguous() for name, tensor in tensors.items()}))
 
     @property
     def _weight(self) -> Tensor:
-        """A matrix, whose dtype is the activations'; decays, which have one axis, may be wider."""
-        return next(parameter for parameter in self.parameters() if parameter.ndim > 1)
+        """A matrix, whose dtype is the activations'; what the layer itself owns may be wider."""
+        return self.out.weight  # pyright: ignore[reportAttributeAccessIssue, reportReturnType]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # What torch calls for every move and cast. Rounding a decay changes how far a memory reaches.
+        def wide(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            narrow = moved.is_floating_point() and moved.dtype != wide_dtype(moved.dtype)
+            return tensor.to(moved.device, torch.float32) if narrow else moved
+
+        if recurse:
+            for part in self.children():
+                part._apply(fn)
+        return super()._apply(wide, recurse=False)
 
     def _check_input(self, x: Tensor) -> None:
         if x.ndim != 3 or x.shape[-1] != self.d_model:
@@ -107,7 +129,12 @@ class Layer(nn.Module, ABC):
                 "Cast one of them with .to(), or call inside torch.autocast."
             )
 
-    def _check_state(self, state: State, sequences: int) -> None:
+    def _check_state(self, state: State, sequences: int, fresh: bool) -> None:
+        if self.bidirectional and not fresh:
+            raise ValueError(
+                f"{self.name}: a bidirectional layer takes no state: each of its outputs has seen the steps behind it "
+                "too. Pass None, or build it with bidirectional=False."
+            )
         if not isinstance(state, State) or state.kind != self.name:
             came = f"the state of {state.kind}" if isinstance(state, State) else type(state).__name__
             raise ValueError(

@@ -14,7 +14,7 @@ from lavagna.models.head import TiedHead
 from lavagna.modules.linear import Linear
 from lavagna.modules.norm import RMSNorm
 from lavagna.packing import as_mask, as_offsets
-from lavagna.state import ModelState
+from lavagna.state import ModelState, State
 
 # Standard deviation of embeddings and heads (GPT-2).
 SPREAD = 0.02
@@ -63,6 +63,7 @@ class LanguageModel(nn.Module):
             rows, width = config.vocab_rows, config.d_model
             self.embedding = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
             self.blocks = nn.ModuleList(Block(config, index) for index in range(config.depth))
+            self._refuse_bidirectional()
             self.norm = RMSNorm(config.d_model, eps=config.norm_eps)
             tied = config.tie_embeddings
             self.head = TiedHead(self.embedding) if tied else Linear(config.d_model, config.vocab_rows)
@@ -73,6 +74,14 @@ class LanguageModel(nn.Module):
     @property
     def _each_block(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))
+
+    def _refuse_bidirectional(self) -> None:
+        for index, block in enumerate(self._each_block):
+            if block.mixer.bidirectional:
+                raise ValueError(
+                    f"LanguageModel: block {index} is a bidirectional {block.mixer.name}, which sees the ids that are to "
+                    "be predicted. Use bidirectional=False, or a classifier."
+                )
 
     def reset_parameters(self) -> None:
         """Set every parameter and buffer anew: embedding and head N(0, 0.02), the blocks as their papers say."""
@@ -133,7 +142,7 @@ class LanguageModel(nn.Module):
             options = {"mask": real, "cu_seqlens": offsets, "backend": backend}
             options["form"] = form if form in block.mixer.forms else "auto"
             x, after = self._run(block, x, None if state is None else state[index], options)
-            states.append(after)
+            states.append(cast(State, after))
         return self.norm(x), ModelState(states)
 
     def _run(self, block: nn.Module, x: Tensor, state: object, options: dict) -> tuple:

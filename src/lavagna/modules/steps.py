@@ -15,7 +15,7 @@ class Steps:
     """The time axis of one call, checked: mask, packing, form and backend. Layers hand it to parts that look back.
 
     `rows` has each sequence's real steps as one compact row; it is None where every step is real and nothing is packed:
-    the plain case, kept fast.
+    the plain case, kept fast. `fresh` says that nothing stands behind the first step: every state is the initial one.
     """
 
     def __init__(
@@ -27,12 +27,13 @@ class Steps:
         cu_seqlens: Shaped[Tensor, "..."] | list[int] | None = None,
         form: str = "auto",
         backend: str = "auto",
+        fresh: bool = False,
     ) -> None:
         self.batch, self.length = x.shape[:2]
         self.device = x.device
         self.mask = None if mask is None else as_mask(call, mask, self.batch, self.length)
         self.offsets = None if cu_seqlens is None else as_offsets(call, cu_seqlens, self.batch, self.length)
-        self.form, self.backend = form, backend
+        self.form, self.backend, self.fresh = form, backend, fresh
         self.rows = self._compact()
 
     @property
@@ -84,6 +85,18 @@ class Steps:
         if self.mask is None:
             return x
         return x.masked_fill(~self.mask.reshape(*self.mask.shape, *(1,) * (x.ndim - 2)), 0)
+
+    def reverse(self, x: Shaped[Tensor, "b t *rest"]) -> Shaped[Tensor, "b t *rest"]:
+        """`x` with the real steps of each sequence in reverse order; masked steps stay where they are. Its own inverse."""
+        if self.rows is None:
+            return x.flip(1)
+        back = self.rows.counts[:, None] - 1 - torch.arange(self.rows.index.shape[1], device=self.device)
+        source = self.rows.index.gather(1, back.clamp_min(0))
+        place = torch.arange(self.batch * self.length + 1, device=self.device)
+        # Steps that are not real all go to one place more than there are, which is cut off.
+        target = torch.where(self.rows.real, self.rows.index, self.batch * self.length)
+        place = place.index_copy(0, target.flatten(), source.flatten())[:-1]
+        return x.reshape(self.batch * self.length, *x.shape[2:]).index_select(0, place).reshape(x.shape)
 
     def recur(
         self,
