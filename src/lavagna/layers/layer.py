@@ -17,7 +17,7 @@ from lavagna.state import State
 
 
 class Mixed(NamedTuple):
-    """What a layer returns: the mixed sequence (b, t, d), and the state after it, None of one that has read both ways."""
+    """What a layer returns: the mixed sequence (b, t, d), and the state after it: None where it read both ways."""
 
     y: Float[Tensor, "b t d"]
     state: State | None

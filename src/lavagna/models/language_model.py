@@ -79,8 +79,8 @@ class LanguageModel(nn.Module):
         for index, block in enumerate(self._each_block):
             if block.mixer.bidirectional:
                 raise ValueError(
-                    f"LanguageModel: block {index} is a bidirectional {block.mixer.name}, which sees the ids that are to "
-                    "be predicted. Use bidirectional=False, or a classifier."
+                    f"LanguageModel: block {index} is a bidirectional {block.mixer.name}, which sees the ids "
+                    "that are to be predicted. Use bidirectional=False, or a classifier."
                 )
 
     def reset_parameters(self) -> None:

@@ -7,7 +7,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from lavagna.algebra.transition import Transition
-from lavagna.dispatch import Result, recur
+from lavagna.dispatch import FEW, Result, recur
 from lavagna.packing import Rows, as_mask, as_offsets, masked_rows, packed_rows
 
 
@@ -87,7 +87,7 @@ class Steps:
         return x.masked_fill(~self.mask.reshape(*self.mask.shape, *(1,) * (x.ndim - 2)), 0)
 
     def reverse(self, x: Shaped[Tensor, "b t *rest"]) -> Shaped[Tensor, "b t *rest"]:
-        """`x` with the real steps of each sequence in reverse order; masked steps stay where they are. Its own inverse."""
+        """`x` with each sequence's real steps turned around; masked ones stay where they are. Its own inverse."""
         if self.rows is None:
             return x.flip(1)
         back = self.rows.counts[:, None] - 1 - torch.arange(self.rows.index.shape[1], device=self.device)
@@ -97,6 +97,18 @@ class Steps:
         target = torch.where(self.rows.real, self.rows.index, self.batch * self.length)
         place = place.index_copy(0, target.flatten(), source.flatten())[:-1]
         return x.reshape(self.batch * self.length, *x.shape[2:]).index_select(0, place).reshape(x.shape)
+
+    def convolves(self, call: str) -> bool:
+        """Whether a layer that has the form convolution takes it: asked for, or its own choice for more than few steps.
+
+        Raises ValueError where it is asked for together with a kernel.
+        """
+        plain = self.backend in ("auto", "torch")
+        if self.form == "convolution" and not plain:
+            raise ValueError(
+                f"{call}: the {self.backend} backend has no kernel for a convolution. Use backend='torch' or 'auto'."
+            )
+        return self.form == "convolution" or (self.form == "auto" and plain and self.length > FEW)
 
     def recur(
         self,
