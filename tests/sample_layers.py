@@ -14,6 +14,7 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "gated_delta_net grouped": ("gated_delta_net", {"heads": 2, "value_heads": 4, "max_beta": 2.0}),
     "gated_delta_net unconvolved": ("gated_delta_net", {"conv_size": 0}),
     "mamba2 grouped": ("mamba2", {"heads": 4, "groups": 2, "d_state": 5, "dt_limit": (0.01, 0.05)}),
+    "lstm wide": ("lstm", {"expand": 1.5}),
     "softmax_attention heads": ("softmax_attention", {"heads": 2}),
 }
 

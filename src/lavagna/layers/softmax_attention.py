@@ -73,8 +73,7 @@ class SoftmaxAttention(Layer):
         q, k, v = self.qkv(x).unflatten(-1, (3, *self.heads)).unbind(2)
         positions, angles = steps.positions(state.tokens_seen), rotary.standard(self.heads.size, device=x.device)
         q, k = (rotary.rotate(z, positions, angles, base=self.rotary_base) for z in (q, k))
-        if steps.backend not in ("auto", "torch"):
-            raise ValueError(f"{self.name}: there is no {steps.backend} kernel for it. Use backend='torch' or 'auto'.")
+        steps.need_torch(self.name)
         rows, seen, cached = steps.rows, state.tokens_seen, state.keys.shape[1] > 0
         k, v = (z if rows is None else rows.gather(z) for z in (k, v))
         total = seen + steps.counts if cached or rows is not None else None

@@ -125,6 +125,11 @@ class Steps:
             a, q, k, v, memory, form=self.form, backend=self.backend, read=read, mask=self.mask, cu_seqlens=self.offsets
         )
 
+    def need_torch(self, call: str) -> None:
+        """Raises ValueError where a kernel was asked for, which a layer with a loop of its own doesn't have."""
+        if self.backend not in ("auto", "torch"):
+            raise ValueError(f"{call}: there is no {self.backend} kernel for it. Use backend='torch' or 'auto'.")
+
     def _compact(self) -> Rows | None:
         if self.offsets is not None:
             return packed_rows(self.offsets, self.mask, device=self.device)
