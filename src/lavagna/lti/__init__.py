@@ -1,0 +1,1 @@
+"""Linear systems that do not change in time."""
