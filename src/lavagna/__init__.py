@@ -17,7 +17,7 @@ from lavagna.state import ModelState, State, load_state
 from lavagna.version import __version__
 
 if TYPE_CHECKING:
-    from lavagna import checkpoints, data, generation, layers, models, plots, reproduce, training
+    from lavagna import checkpoints, data, generation, layers, lti, models, plots, reproduce, training
     from lavagna.checkpoints import load, save
     from lavagna.generation import generate, stream
     from lavagna.models import LanguageModel, ModelConfig
@@ -31,7 +31,7 @@ _LATER = {
     "save": "lavagna.checkpoints",
     "stream": "lavagna.generation",
 }
-_ROOMS = ("checkpoints", "data", "generation", "layers", "models", "plots", "reproduce", "training")
+_ROOMS = ("checkpoints", "data", "generation", "layers", "lti", "models", "plots", "reproduce", "training")
 
 __all__ = [
     "LanguageModel",
@@ -53,6 +53,7 @@ __all__ = [
     "layers",
     "load",
     "load_state",
+    "lti",
     "models",
     "plots",
     "recur",

@@ -1,1 +1,29 @@
-"""Linear systems that do not change in time."""
+"""Linear systems that don't change in time: HiPPO, discretization, kernels; float64 unless asked otherwise."""
+
+from lavagna.lti.discretize import Discrete, Trapezoid, discretize, exponential_trapezoid
+from lavagna.lti.exponential import expm1, log_bilinear, phi1
+from lavagna.lti.hippo import Hippo, hippo
+from lavagna.lti.initial import Rates, left_half, rates, reset_log_steps, spectrum
+from lavagna.lti.nplr import NPLR, nplr
+from lavagna.lti.vandermonde import diagonal_kernel, diagonal_state
+
+__all__ = [
+    "NPLR",
+    "Discrete",
+    "Hippo",
+    "Rates",
+    "Trapezoid",
+    "diagonal_kernel",
+    "diagonal_state",
+    "discretize",
+    "expm1",
+    "exponential_trapezoid",
+    "hippo",
+    "left_half",
+    "log_bilinear",
+    "nplr",
+    "phi1",
+    "rates",
+    "reset_log_steps",
+    "spectrum",
+]

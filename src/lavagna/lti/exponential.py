@@ -1,0 +1,74 @@
+"""Functions of `z = step A` that keep their digits where the plain formula loses them, real and complex.
+
+All are elementwise, keep the dtype and have finite gradients wherever they are finite themselves.
+"""
+
+import torch
+from jaxtyping import Complex, Shaped
+from torch import Tensor
+
+# Within this radius `phi1` is a series of as many terms as float64 needs: radius^k / (k + 1)! < 2^-53.
+RADIUS = 0.5
+TERMS = 13
+
+
+def expm1(z: Shaped[Tensor, "*axes"]) -> Shaped[Tensor, "*axes"]:
+    """`e^z - 1` without cancellation near zero, complex too, which torch lacks.
+
+    For z = x + iy it is `expm1(x) cos y - 2 sin(y/2)^2 + i e^x sin y`.
+
+    >>> expm1(torch.tensor(1e-20 + 1e-20j, dtype=torch.complex128)).item()
+    (1e-20+1e-20j)
+    """
+    if not z.is_complex():
+        return torch.expm1(z)
+    x, y = z.real, z.imag
+    return torch.complex(torch.expm1(x) * y.cos() - 2 * (0.5 * y).sin().square(), x.exp() * y.sin())
+
+
+def phi1(z: Shaped[Tensor, "*axes"]) -> Shaped[Tensor, "*axes"]:
+    """`(e^z - 1) / z`, the mean of e^(sz) for s from 0 to 1; it is 1 at zero.
+
+    A series near zero, `expm1(z) / z` elsewhere.
+
+    >>> phi1(torch.tensor([0.0, 1e-300, 1e-9], dtype=torch.float64)).tolist()
+    [1.0, 1.0, 1.0000000005]
+    """
+    near = z.abs() < RADIUS
+    # Each branch sees a harmless value where the other is taken: NaN times zero would be the gradient.
+    far = torch.where(near, torch.ones_like(z), z)
+    return torch.where(near, _series(torch.where(near, z, torch.zeros_like(z))), expm1(far) / far)
+
+
+def log_bilinear(z: Shaped[Tensor, "*axes"]) -> Complex[Tensor, "*axes"]:
+    """`log((1 + z/2) / (1 - z/2))`: the log-decay of a step under the bilinear rule, exact also for a tiny step.
+
+    With `d = |1 - z/2|^2` its real part is `log1p(2 Re z / d) / 2` and its angle that of `1 - |z|^2 / 4 + i Im z`. Real
+    z give a complex result too: below -2 the decay is negative and its angle pi. At -2 the decay is zero; there the
+    logarithm is clamped as if the smallest normal number were `|1 + z/2|^2`, and its gradient is that of the rest.
+
+    >>> log_bilinear(torch.tensor([1e-12, -6.0], dtype=torch.float64)).tolist()
+    [(1e-12+0j), (-0.693147180559945...+3.14159265358979...j)]
+    """
+    x, y = (z.real, z.imag) if z.is_complex() else (z, torch.zeros_like(z))
+    above, below = (1 + 0.5 * x).square() + 0.25 * y.square(), (1 - 0.5 * x).square() + 0.25 * y.square()
+    tiny = torch.finfo(x.dtype).tiny
+    gain = 2 * x / below
+    # log1p is exact for a ratio near 1, and the plain ratio for one near 0, where 1 + gain has lost its digits.
+    small = gain < -0.5
+    log = torch.where(
+        small,
+        (above.clamp_min(tiny) / below).log(),
+        torch.log1p(torch.where(small, torch.zeros_like(gain), gain)),
+    )
+    real, imaginary = 1 - 0.25 * (x.square() + y.square()), y
+    lost = above < tiny
+    return torch.complex(0.5 * log, torch.atan2(imaginary, torch.where(lost, torch.ones_like(real), real)))
+
+
+def _series(z: Tensor) -> Tensor:
+    """`sum of z^k / (k + 1)!` by Horner's rule."""
+    total = torch.ones_like(z)
+    for k in range(TERMS + 1, 1, -1):
+        total = 1 + z * total / k
+    return total
