@@ -1,6 +1,7 @@
 """Linear systems that don't change in time: HiPPO, discretization, kernels; float64 unless asked otherwise."""
 
 from lavagna.lti.discretize import Discrete, Trapezoid, discretize, exponential_trapezoid
+from lavagna.lti.dss import dss_kernel, dss_vectors, dss_weights
 from lavagna.lti.exponential import expm1, log_bilinear, phi1
 from lavagna.lti.hippo import Hippo, hippo
 from lavagna.lti.initial import Rates, left_half, rates, reset_log_steps, spectrum
@@ -16,6 +17,9 @@ __all__ = [
     "diagonal_kernel",
     "diagonal_state",
     "discretize",
+    "dss_kernel",
+    "dss_vectors",
+    "dss_weights",
     "expm1",
     "exponential_trapezoid",
     "hippo",
