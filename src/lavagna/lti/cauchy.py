@@ -1,0 +1,148 @@
+"""S4's kernel: the generating function of a diagonal-plus-low-rank system, by Cauchy sums at the roots of unity."""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Complex, Float, Shaped
+from torch import Tensor
+
+from lavagna.lti.dplr import DiscreteDPLR, after, bilinear, flat_reader, powers, unflat
+
+# The circle on which the generating function is taken has radius e^(-DAMPING / length): no pole of a system that
+# doesn't grow is nearer than that, also where Re Lambda is 0. It costs a factor e^DAMPING of float64's last digit.
+DAMPING = 1.0
+# Numbers, of 16 bytes, that a block of nodes may have.
+BLOCK = 2**20
+
+
+def s4_kernel(
+    Lambda: Complex[Tensor, "*#rows n"],
+    P: Complex[Tensor, "*#rows r n"],
+    B: Shaped[Tensor, "*#rows n"],
+    C: Shaped[Tensor, "*#rows n"],
+    step: Float[Tensor, "*#rows"] | float,
+    length: int,
+    *,
+    Q: Complex[Tensor, "*#rows r n"] | None = None,
+    conjugates: bool = False,
+) -> Shaped[Tensor, "..."]:
+    """The first `length` numbers of the kernel of `A = diag(Lambda) - P^H Q` under the bilinear rule; Q is P by default.
+
+        K_l = C A_bar^l B_bar          A_bar = (1 - step A / 2)^-1 (1 + step A / 2), B_bar = (1 - step A / 2)^-1 step B
+
+    `Lambda, P, B` are as `nplr` gives them, C is the true one (no conjugation, no correction for the length). Without
+    `conjugates` the modes given are all, and K is complex: `nplr`'s closed under conjugation with a real C V give one
+    whose imaginary part is rounding. With `conjugates` they are half, the conjugate of each mode with its entries of
+    P, B, C, Q is implied, and K is real and takes half the nodes. Leading axes and `step` broadcast.
+
+    With theta = pi k / length, s = damping / (2 length) + i theta and the sums F_ab = sum_n a_n b_n / (2 sinh s -
+    step cosh s Lambda_n), the generating function at e^(-2 s) is, without a pole at omega = -1,
+
+        step e^s (F_CB - step cosh s F_CP (1 + step cosh s F_QP)^-1 F_QB),          C (1 - e^(-damping) A_bar^length) for C,
+
+    and K is its inverse Fourier transform times e^(damping l / length). Any length, even or odd. Computed in complex128
+    whatever comes, and returned in its precision. O(n length) time; memory O(length) and a block of nodes of fixed
+    size, in the backward pass too, which takes each block anew. Raises ValueError on a negative length.
+
+    >>> import torch
+    >>> modes = torch.tensor([-0.5 + 1j, -0.5 - 1j]), torch.tensor([[0.5 + 0j, 0.5]])
+    >>> ones = torch.ones(2)
+    >>> whole, half = s4_kernel(*modes, ones, ones, 0.1, 5), s4_kernel(modes[0][:1], modes[1][:, :1], ones[:1],
+    ...     ones[:1], 0.1, 5, conjugates=True)
+    >>> torch.allclose(whole.real, half)
+    True
+
+    Gu, Goel and Re 2022, arXiv 2111.00396; tied P and Q: Goel et al. 2022, arXiv 2202.09729.
+    """
+    if length < 0:
+        raise ValueError(f"s4_kernel: length must be 0 or more, but came as {length}.")
+    double = torch.float64 in (Lambda.real.dtype, B.real.dtype, C.real.dtype)
+    Lambda, P, B, C, Q, step = _spread(Lambda, P, B, C, P if Q is None else Q, step)
+    if not length:
+        return _narrow(C[..., :0].real if conjugates else C[..., :0], double)
+    system = bilinear(Lambda, P, B, step, Q=Q, conjugates=conjugates)
+    C = C - math.exp(-DAMPING) * _after(system, C, length)
+    if conjugates:
+        Lambda, P, B, C, Q = (torch.cat([x, x.conj()], -1) for x in (Lambda, P, B, C, Q))
+    kernel = _inverse(_generating(Lambda, P, B, C, Q, step, length, real=conjugates), length, real=conjugates)
+    return _narrow(kernel, double)
+
+
+def _narrow(x: Tensor, double: bool) -> Tensor:
+    return x if double else x.to(torch.complex64 if x.is_complex() else torch.float32)
+
+
+def _spread(Lambda: Tensor, P: Tensor, B: Tensor, C: Tensor, Q: Tensor, step: Tensor | float) -> tuple[Tensor, ...]:
+    """All in complex128 (the step in float64), with the same leading axes."""
+    step = torch.as_tensor(step, dtype=torch.float64, device=Lambda.device)
+    rows = torch.broadcast_shapes(*(x.shape[:-1] for x in (Lambda, B, C)), *(x.shape[:-2] for x in (P, Q)), step.shape)
+    Lambda, B, C = (x.to(torch.complex128).expand(*rows, -1) for x in (Lambda, B, C))
+    P, Q = (x.to(torch.complex128).expand(*rows, -1, -1) for x in (P, Q))
+    return Lambda, P, B, C, Q, step.expand(rows)
+
+
+def _after(system: DiscreteDPLR, C: Tensor, length: int) -> Tensor:
+    """`C A_bar^length`."""
+    conjugates = system.conjugates
+    back = [power.transposed for power in powers(system, length)]
+    reader = after(back, flat_reader(C, conjugates=conjugates).unsqueeze(-2), length).squeeze(-2)
+    return unflat(reader).conj() / 2 if conjugates else reader
+
+
+def _generating(
+    Lambda: Tensor, P: Tensor, B: Tensor, C: Tensor, Q: Tensor, step: Tensor, length: int, *, real: bool
+) -> Tensor:
+    """The generating function at the nodes (.., k): half of them and one where the kernel is real."""
+    nodes = torch.arange(length // 2 + 1 if real else length, dtype=torch.float64, device=Lambda.device)
+    s = torch.complex(torch.full_like(nodes, DAMPING / (2 * length)), math.pi / length * nodes)
+    readers, writers = torch.cat([C.unsqueeze(-2), Q], -2), torch.cat([B.unsqueeze(-2), P.conj()], -2)
+    products = (readers.unsqueeze(-2) * writers.unsqueeze(-3)).flatten(-3, -2).mT
+    sums = _CauchySums.apply(products, step.unsqueeze(-1) * Lambda, 2 * s.sinh(), s.cosh())
+    table = sums.unflatten(-1, (readers.shape[-2], -1))
+    reach = (step.unsqueeze(-1) * s.cosh())[..., None, None]
+    # One rank after the other leaves the table: (A_(i-1) - P_i^H Q_i)^-1 from A_(i-1)^-1, all read and written alike.
+    while table.shape[-1] > 1:
+        inner = table[..., :-1, -1:] * reach / (1 + reach * table[..., -1:, -1:])
+        table = table[..., :-1, :-1] - inner * table[..., -1:, :-1]
+    return table[..., 0, 0] * step.unsqueeze(-1) * s.exp()
+
+
+def _inverse(generating: Tensor, length: int, *, real: bool) -> Tensor:
+    kernel = torch.fft.irfft(generating, n=length) if real else torch.fft.ifft(generating)
+    place = torch.arange(length, dtype=torch.float64, device=kernel.device)
+    return kernel * (DAMPING / length * place).exp()
+
+
+class _CauchySums(torch.autograd.Function):
+    """`sum_n V_nm / (a_k - b_k z_n)`, (.., k, m), with V (.., n, m) and z (.., n): blocks of nodes, never all at once."""
+
+    @staticmethod
+    def forward(ctx: Any, V: Tensor, z: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(V, z, a, b)
+        # Filled in place: small results kept between large blocks would leave holes of their size in the heap.
+        sums = V.new_empty(*z.shape[:-1], len(a), V.shape[-1])
+        for part in _blocks(z, a):
+            sums[..., part, :] = _inverses(z, a, b, part) @ V
+        return sums
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        V, z, a, b = ctx.saved_tensors
+        (grad,) = grads
+        grad_V, grad_z = torch.zeros_like(V), torch.zeros_like(z)
+        for part in _blocks(z, a):
+            inverses, own = _inverses(z, a, b, part), grad[..., part, :]
+            grad_V += inverses.mH @ own
+            grad_z += (inverses.square_().mul_(b[part, None]).conj() * (own @ V.mH)).sum(-2)
+        return grad_V, grad_z, None, None
+
+
+def _inverses(z: Tensor, a: Tensor, b: Tensor, part: slice) -> Tensor:
+    return (a[part, None] - b[part, None] * z.unsqueeze(-2)).reciprocal()
+
+
+def _blocks(z: Tensor, a: Tensor) -> list[slice]:
+    size = max(1, BLOCK // max(1, z.numel()))
+    return [slice(start, start + size) for start in range(0, max(1, len(a)), size)]

@@ -1,0 +1,57 @@
+"""Krylov matrices: every power of a dense matrix on one vector, by repeated doubling."""
+
+import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor
+
+
+def krylov(A: Shaped[Tensor, "*#rows n n"], B: Shaped[Tensor, "*#rows n"], length: int) -> Shaped[Tensor, "..."]:
+    """The first `length` powers of a matrix on a vector, row l being A^l B, (.., length, n).
+
+    [B, A B, A^2 B, ...] doubles with each squaring of A: the second half is A^m times the first. log2(length) products
+    of matrices, O(n^3 log length + n^2 length) time and O(n length) memory besides the squares. Any dtype; the leading
+    axes of A and B broadcast. Raises ValueError on a negative length.
+
+    >>> import torch
+    >>> krylov(torch.tensor([[0.5]]), torch.tensor([1.0]), 4).squeeze(-1)
+    tensor([1.0000, 0.5000, 0.2500, 0.1250])
+
+    Gu et al. 2021, arXiv 2110.13985, appendix C.2.
+    """
+    if length < 0:
+        raise ValueError(f"krylov: length must be 0 or more, but came as {length}.")
+    return doubled(squares(A, length), B, length)
+
+
+def squares(A: Shaped[Tensor, "*#rows n n"], length: int) -> list[Tensor]:
+    """A, A^2, A^4, ... as far as powers below `length` need them; none for a length of 0 or 1."""
+    found = []
+    while 2 ** len(found) < length:
+        found.append(found[-1] @ found[-1] if found else A)
+    return found
+
+
+def doubled(
+    powers: list[Tensor], B: Shaped[Tensor, "*#rows n"], length: int
+) -> Shaped[Tensor, "..."]:
+    """`krylov` where the squares of A are known: `powers` as `squares` gives them, for this length or a longer."""
+    rows = B.unsqueeze(-2)
+    for power in powers:
+        if rows.shape[-2] >= length:
+            break
+        fresh = rows[..., : length - rows.shape[-2], :] @ power.mT
+        rows = torch.cat([rows.expand(*fresh.shape[:-2], -1, -1), fresh], -2)
+    return rows[..., :length, :]
+
+
+def raised(
+    powers: list[Tensor], x: Shaped[Tensor, "n *rows k"], counts: Int[Tensor, " n"]
+) -> Shaped[Tensor, "n *rows k"]:
+    """A^count x, each of n rows with a count of its own: one product for each binary digit of the largest count.
+
+    `powers` as `squares` gives them for a length above every count; `x` (n, .., k) with A's leading axes behind n.
+    """
+    for digit, power in enumerate(powers):
+        bit = (counts >> digit) & 1
+        x = torch.where(bit.bool().reshape(-1, *(1,) * (x.ndim - 1)), (power @ x.unsqueeze(-1)).squeeze(-1), x)
+    return x
