@@ -7,7 +7,9 @@ from lavagna.lti.krylov import doubled, krylov, raised, squares
 
 
 def system(device, *rows, n=5, dtype=torch.float64):
-    return torch.randn(*rows, n, n, device=device, dtype=dtype) / n**0.5, torch.randn(*rows, n, device=device, dtype=dtype)
+    return torch.randn(*rows, n, n, device=device, dtype=dtype) / n**0.5, torch.randn(
+        *rows, n, device=device, dtype=dtype
+    )
 
 
 def one_by_one(A, B, length):

@@ -1,10 +1,12 @@
 """Linear systems that don't change in time: HiPPO, discretization, kernels; float64 unless asked otherwise."""
 
+from lavagna.lti.cauchy import s4_kernel
 from lavagna.lti.discretize import Discrete, Trapezoid, discretize, exponential_trapezoid
 from lavagna.lti.dss import dss_kernel, dss_vectors, dss_weights
 from lavagna.lti.exponential import expm1, log_bilinear, phi1
 from lavagna.lti.hippo import Hippo, hippo
 from lavagna.lti.initial import Rates, left_half, rates, reset_log_steps, spectrum
+from lavagna.lti.krylov import krylov
 from lavagna.lti.nplr import NPLR, nplr
 from lavagna.lti.vandermonde import diagonal_kernel, diagonal_state
 
@@ -23,11 +25,13 @@ __all__ = [
     "expm1",
     "exponential_trapezoid",
     "hippo",
+    "krylov",
     "left_half",
     "log_bilinear",
     "nplr",
     "phi1",
     "rates",
     "reset_log_steps",
+    "s4_kernel",
     "spectrum",
 ]

@@ -27,29 +27,31 @@ def s4_kernel(
     Q: Complex[Tensor, "*#rows r n"] | None = None,
     conjugates: bool = False,
 ) -> Shaped[Tensor, "..."]:
-    """The first `length` numbers of the kernel of `A = diag(Lambda) - P^H Q` under the bilinear rule; Q is P by default.
+    """The first `length` numbers of the filter of `A = diag(Lambda) - P^H Q` under the bilinear rule.
 
-        K_l = C A_bar^l B_bar          A_bar = (1 - step A / 2)^-1 (1 + step A / 2), B_bar = (1 - step A / 2)^-1 step B
+        K_l = C A_bar^l B_bar          A_bar = E (1 + step A / 2),   B_bar = E step B,   E = (1 - step A / 2)^-1
 
-    `Lambda, P, B` are as `nplr` gives them, C is the true one (no conjugation, no correction for the length). Without
-    `conjugates` the modes given are all, and K is complex: `nplr`'s closed under conjugation with a real C V give one
-    whose imaginary part is rounding. With `conjugates` they are half, the conjugate of each mode with its entries of
-    P, B, C, Q is implied, and K is real and takes half the nodes. Leading axes and `step` broadcast.
+    `Lambda, P, B` are as `nplr` gives them, Q is P where not given, C is the true one: neither conjugated nor corrected
+    for the length. Without `conjugates` the modes given are all there are, and K is complex; that of `nplr`'s modes
+    with C V for a real C is real to rounding. With `conjugates` each mode, with its entries of P, B, C and Q, stands
+    for itself and its conjugate, as the first half of `nplr`'s do; K is real and takes half the work. Leading axes
+    broadcast, `step` (..), a number or a tensor, has them alone.
 
-    With theta = pi k / length, s = damping / (2 length) + i theta and the sums F_ab = sum_n a_n b_n / (2 sinh s -
-    step cosh s Lambda_n), the generating function at e^(-2 s) is, without a pole at omega = -1,
+    With theta = pi k / length, s = damping / (2 length) + i theta, and the sums F_ab = sum_n a_n b_n / (2 sinh s - step
+    cosh(s) Lambda_n), the generating function at e^(-2 s) has no pole at omega = -1, nor at modes on the axis:
 
-        step e^s (F_CB - step cosh s F_CP (1 + step cosh s F_QP)^-1 F_QB),          C (1 - e^(-damping) A_bar^length) for C,
+        K^_k = step e^s (F_CB - step cosh s F_CP (1 + step cosh s F_QP)^-1 F_QB),    C (1 - e^(-damping) A_bar^length)
+        standing for C, and K_l = e^(damping l / length) ifft(K^)_l.
 
-    and K is its inverse Fourier transform times e^(damping l / length). Any length, even or odd. Computed in complex128
-    whatever comes, and returned in its precision. O(n length) time; memory O(length) and a block of nodes of fixed
-    size, in the backward pass too, which takes each block anew. Raises ValueError on a negative length.
+    Any length, even or odd. Computed in complex128 whatever comes, and returned in the precision that came. Time
+    O(n length), memory O(length) and a block of nodes, in the backward pass too; no second derivatives. Raises
+    ValueError on a negative length or shapes that don't fit.
 
-    >>> import torch
-    >>> modes = torch.tensor([-0.5 + 1j, -0.5 - 1j]), torch.tensor([[0.5 + 0j, 0.5]])
-    >>> ones = torch.ones(2)
-    >>> whole, half = s4_kernel(*modes, ones, ones, 0.1, 5), s4_kernel(modes[0][:1], modes[1][:, :1], ones[:1],
-    ...     ones[:1], 0.1, 5, conjugates=True)
+    >>> from lavagna.lti import nplr
+    >>> Lambda, P, B, V = nplr("legs", 4)
+    >>> C = torch.ones(4, dtype=V.dtype) @ V
+    >>> whole = s4_kernel(Lambda, P, B, C, 0.1, 5)
+    >>> half = s4_kernel(Lambda[:2], P[:, :2], B[:2], C[:2], 0.1, 5, conjugates=True)
     >>> torch.allclose(whole.real, half)
     True
 
@@ -57,6 +59,7 @@ def s4_kernel(
     """
     if length < 0:
         raise ValueError(f"s4_kernel: length must be 0 or more, but came as {length}.")
+    _check(Lambda, P, B, C, P if Q is None else Q)
     double = torch.float64 in (Lambda.real.dtype, B.real.dtype, C.real.dtype)
     Lambda, P, B, C, Q, step = _spread(Lambda, P, B, C, P if Q is None else Q, step)
     if not length:
@@ -71,6 +74,17 @@ def s4_kernel(
 
 def _narrow(x: Tensor, double: bool) -> Tensor:
     return x if double else x.to(torch.complex64 if x.is_complex() else torch.float32)
+
+
+def _check(Lambda: Tensor, P: Tensor, B: Tensor, C: Tensor, Q: Tensor) -> None:
+    named = {"Lambda": Lambda, "P": P, "B": B, "C": C, "Q": Q}
+    deep = min(P.ndim, Q.ndim) > 1 and P.shape[-2] == Q.shape[-2] > 0
+    if not deep or not Lambda.ndim or any(x.shape[-1:] != Lambda.shape[-1:] for x in named.values()):
+        listed = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())
+        raise ValueError(
+            f"s4_kernel: Lambda, B and C must be (.., n), P and Q (.., r, n), but came as {listed}. "
+            "A single vector P is P[None]."
+        )
 
 
 def _spread(Lambda: Tensor, P: Tensor, B: Tensor, C: Tensor, Q: Tensor, step: Tensor | float) -> tuple[Tensor, ...]:
@@ -115,7 +129,7 @@ def _inverse(generating: Tensor, length: int, *, real: bool) -> Tensor:
 
 
 class _CauchySums(torch.autograd.Function):
-    """`sum_n V_nm / (a_k - b_k z_n)`, (.., k, m), with V (.., n, m) and z (.., n): blocks of nodes, never all at once."""
+    """`sum_n V_nm / (a_k - b_k z_n)`, (.., k, m), of V (.., n, m) and z (.., n): blocks of nodes, never all at once."""
 
     @staticmethod
     def forward(ctx: Any, V: Tensor, z: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -25,12 +25,6 @@ class DiscreteDPLR(NamedTuple):
     write: Complex[Tensor, "*#rows n"]
     conjugates: bool
 
-    @property
-    def log_decay(self) -> Complex[Tensor, "*#rows n"]:
-        """The logarithm of the decay; a decay of zero counts as the smallest number above it."""
-        tiny = torch.finfo(self.decay.dtype).tiny
-        return torch.where(self.decay == 0, tiny, self.decay).log()
-
 
 class Power(NamedTuple):
     """A power of the step as a map of flattened row vectors, `x -> x decay + (x right^T) left`.
@@ -54,7 +48,9 @@ class Power(NamedTuple):
 
     def to(self, dtype: torch.dtype) -> "Power":
         """The same map for vectors of another real or complex dtype."""
-        return Power(self.decay.to(torch.promote_types(dtype, torch.complex64)), self.left.to(dtype), self.right.to(dtype))
+        return Power(
+            self.decay.to(torch.promote_types(dtype, torch.complex64)), self.left.to(dtype), self.right.to(dtype)
+        )
 
 
 def bilinear(
@@ -94,7 +90,7 @@ def _summed(x: Tensor, conjugates: bool) -> Tensor:
 
 
 def flat(x: Complex[Tensor, "*#rows n"], *, conjugates: bool) -> Shaped[Tensor, "*#rows m"]:
-    """A vector over the modes as plain numbers: itself, or its real and imaginary parts where conjugates are implied."""
+    """A vector over the modes as plain numbers: itself, or real and imaginary parts where conjugates are implied."""
     return torch.view_as_real(x.resolve_conj()).flatten(-2) if conjugates else x
 
 

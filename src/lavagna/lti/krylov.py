@@ -31,9 +31,7 @@ def squares(A: Shaped[Tensor, "*#rows n n"], length: int) -> list[Tensor]:
     return found
 
 
-def doubled(
-    powers: list[Tensor], B: Shaped[Tensor, "*#rows n"], length: int
-) -> Shaped[Tensor, "..."]:
+def doubled(powers: list[Tensor], B: Shaped[Tensor, "*#rows n"], length: int) -> Shaped[Tensor, "..."]:
     """`krylov` where the squares of A are known: `powers` as `squares` gives them, for this length or a longer."""
     rows = B.unsqueeze(-2)
     for power in powers:
