@@ -41,6 +41,13 @@ def test_a_negative_length_is_refused(device):
         krylov(*system(device), -1)
 
 
+def test_shapes_that_do_not_fit_are_named(device):
+    A, B = system(device)
+    for given in ((A[:3], B), (A, B[:3]), (A[0], B)):
+        with pytest.raises(ValueError, match=r"krylov: A must be \(.., n, n\) and B \(.., n\), but came as"):
+            krylov(*given, 3)
+
+
 def test_squares_known_for_a_longer_run_serve_a_shorter(device):
     A, B = system(device)
     assert torch.equal(doubled(squares(A, 40), B, 11), krylov(A, B, 11))

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Complex, Float, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lavagna.lti.dplr import DiscreteDPLR, after, bilinear, flat_reader, powers, unflat
@@ -17,14 +17,14 @@ BLOCK = 2**20
 
 
 def s4_kernel(
-    Lambda: Complex[Tensor, "*#rows n"],
-    P: Complex[Tensor, "*#rows r n"],
-    B: Shaped[Tensor, "*#rows n"],
-    C: Shaped[Tensor, "*#rows n"],
-    step: Float[Tensor, "*#rows"] | float,
+    Lambda: Shaped[Tensor, "..."],
+    P: Shaped[Tensor, "..."],
+    B: Shaped[Tensor, "..."],
+    C: Shaped[Tensor, "..."],
+    step: Float[Tensor, "..."] | float,
     length: int,
     *,
-    Q: Complex[Tensor, "*#rows r n"] | None = None,
+    Q: Shaped[Tensor, "..."] | None = None,
     conjugates: bool = False,
 ) -> Shaped[Tensor, "..."]:
     """The first `length` numbers of the filter of `A = diag(Lambda) - P^H Q` under the bilinear rule.

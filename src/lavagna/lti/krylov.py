@@ -5,12 +5,12 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 
-def krylov(A: Shaped[Tensor, "*#rows n n"], B: Shaped[Tensor, "*#rows n"], length: int) -> Shaped[Tensor, "..."]:
+def krylov(A: Shaped[Tensor, "..."], B: Shaped[Tensor, "..."], length: int) -> Shaped[Tensor, "..."]:
     """The first `length` powers of a matrix on a vector, row l being A^l B, (.., length, n).
 
     [B, A B, A^2 B, ...] doubles with each squaring of A: the second half is A^m times the first. log2(length) products
     of matrices, O(n^3 log length + n^2 length) time and O(n length) memory besides the squares. Any dtype; the leading
-    axes of A and B broadcast. Raises ValueError on a negative length.
+    axes of A and B broadcast. Raises ValueError on a negative length or shapes that don't fit.
 
     >>> import torch
     >>> krylov(torch.tensor([[0.5]]), torch.tensor([1.0]), 4).squeeze(-1)
@@ -20,6 +20,10 @@ def krylov(A: Shaped[Tensor, "*#rows n n"], B: Shaped[Tensor, "*#rows n"], lengt
     """
     if length < 0:
         raise ValueError(f"krylov: length must be 0 or more, but came as {length}.")
+    if A.ndim < 2 or not B.ndim or A.shape[-2] != A.shape[-1] or B.shape[-1] != A.shape[-1]:
+        raise ValueError(
+            f"krylov: A must be (.., n, n) and B (.., n), but came as {tuple(A.shape)} and {tuple(B.shape)}."
+        )
     return doubled(squares(A, length), B, length)
 
 
