@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from lavagna import checkpoints, data, generation, layers, lti, models, plots, reproduce, training
     from lavagna.checkpoints import load, save
     from lavagna.generation import generate, stream
-    from lavagna.models import LanguageModel, ModelConfig
+    from lavagna.models import ClassifierConfig, LanguageModel, ModelConfig, SequenceClassifier
 
 # Imported when first asked for, so that importing the package stays quick: the module that holds each name.
 _LATER = {
+    "ClassifierConfig": "lavagna.models",
     "LanguageModel": "lavagna.models",
     "ModelConfig": "lavagna.models",
+    "SequenceClassifier": "lavagna.models",
     "generate": "lavagna.generation",
     "load": "lavagna.checkpoints",
     "save": "lavagna.checkpoints",
@@ -34,10 +36,12 @@ _LATER = {
 _ROOMS = ("checkpoints", "data", "generation", "layers", "lti", "models", "plots", "reproduce", "training")
 
 __all__ = [
+    "ClassifierConfig",
     "LanguageModel",
     "ModelConfig",
     "ModelState",
     "Result",
+    "SequenceClassifier",
     "State",
     "Transition",
     "__version__",

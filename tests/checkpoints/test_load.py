@@ -52,6 +52,30 @@ def test_logits_are_the_same_bit_for_bit(layer, tied, tmp_path, device):
     assert tokenizer == Tokenizer.bytes()
 
 
+@pytest.mark.parametrize("kind", [{"features": 2}, {"vocab_size": 7}], ids=str)
+def test_a_classifier_comes_back_as_one_with_the_same_logits_bit_for_bit(kind, tmp_path, device):
+    model = lv.SequenceClassifier(lv.ClassifierConfig("gla", 32, 2, classes=3, pooling="max", **kind)).to(device)
+    lv.save(model, tmp_path / "model")
+    loaded, tokenizer = lv.load(tmp_path / "model", device=device)
+    x = torch.randint(7, (2, 9), device=device) if "vocab_size" in kind else torch.randn(2, 9, 2, device=device)
+    assert torch.equal(loaded(x).logits, model(x).logits)
+    assert loaded.config == model.config and not loaded.training and tokenizer is None
+
+
+def test_a_folder_that_does_not_say_its_kind_holds_a_language_model(folder):
+    config = json.loads((folder / "config.json").read_text())
+    assert config.pop("kind") == "language_model" and config["model"].pop("dropout") == 0
+    (folder / "config.json").write_text(json.dumps(config))
+    assert lv.load(folder)[0].config == build().config
+
+
+def test_a_kind_of_model_that_there_is_not_is_refused_with_those_that_there_are(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"kind": "oracle"}))
+    with pytest.raises(ValueError, match="'oracle'; there are language_model, classifier"):
+        lv.load(folder)
+
+
 def test_a_step_of_training_then_a_round_trip_changes_no_logit(tmp_path):
     model, ids = build(), torch.randint(256, (2, 9))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -17,20 +17,26 @@ def config(layer="linear_attention", **changed):
     return lv.ModelConfig(layer=layer, **(SIZES | changed))
 
 
+def classifier(layer="linear_attention", **changed):
+    return lv.ClassifierConfig(layer, 32, 4, **({"classes": 5} | changed))
+
+
 @pytest.mark.parametrize(
     "example",
     [
         config(),
         config(HYBRID, options={"gla": {"heads": 2}, "delta_net": {"conv_size": 3}}),
         config("mamba2", options={"dt_limit": [0.0, 0.5]}, mlp_factor=1.5, tie_embeddings=False, vocab_multiple=8),
+        classifier(HYBRID, features=2, pooling="max", dropout=0.1),
+        classifier(vocab_size=7, options={"heads": 2}),
     ],
-    ids=["plain", "hybrid", "all"],
+    ids=["plain", "hybrid", "all", "classifier", "classifier of ids"],
 )
 def test_a_config_comes_back_from_json_repr_copy_and_pickle(example):
     written = json.loads(json.dumps(example.to_dict()))
     others = [
-        lv.ModelConfig.from_dict(written),
-        eval(repr(example), {"ModelConfig": lv.ModelConfig}),
+        type(example).from_dict(written),
+        eval(repr(example), {"ModelConfig": lv.ModelConfig, "ClassifierConfig": lv.ClassifierConfig}),
         copy.deepcopy(example),
         pickle.loads(pickle.dumps(example)),
         dataclasses.replace(example),
@@ -90,6 +96,26 @@ def test_the_rows_of_the_embedding_are_rounded_up():
 def test_what_cannot_be_built_is_refused_in_one_line(wrong, said):
     with pytest.raises(ValueError, match=said) as caught:
         lv.ModelConfig(**({"layer": "linear_attention"} | SIZES | wrong))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({}, "give either features or vocab_size, but they came as None and None"),
+        ({"features": 1, "vocab_size": 3}, "give either features or vocab_size, but they came as 1 and 3"),
+        ({"features": 0}, "features must be an int >= 1, but came as 0"),
+        ({"vocab_size": True}, "vocab_size must be an int >= 1, but came as True"),
+        ({"features": 1, "classes": 0}, "classes must be an int >= 1, but came as 0"),
+        ({"features": 1, "pooling": "sum"}, "pooling must be one of mean, last, max, but came as 'sum'"),
+        ({"features": 1, "dropout": 1.0}, "dropout must be from 0 to below 1, but came as 1.0"),
+        ({"features": 1, "options": {"heads": 5}}, "heads=5 does not divide d_model = 32"),
+    ],
+    ids=str,
+)
+def test_a_classifier_that_cannot_be_built_is_refused_in_one_line(wrong, said):
+    with pytest.raises(ValueError, match=said) as caught:
+        classifier(**wrong)
     assert "\n" not in str(caught.value)
 
 

@@ -27,6 +27,14 @@ def test_state_bytes_are_those_of_the_state(layer, tokens, device):
     assert state_bytes(model, tokens) == state.nbytes
 
 
+def test_a_classifier_costs_what_its_blocks_and_its_encoder_do(device):
+    model = lv.SequenceClassifier(lv.ClassifierConfig("gla", 32, 2, classes=5, features=3)).to(device)
+    assert parameters(model) == sum(weight.numel() for weight in model.parameters())
+    assert state_bytes(model) == model(torch.zeros(1, 4, 3, device=device)).state.nbytes
+    # The language model has a head of 11 rows at every step, the classifier an encoder of 3 and 32 sums.
+    assert flops(model) == flops(config("gla")) - 2 * 32 * 11 + 2 * 32 * 3 + 4 * 32
+
+
 def test_flops_of_linear_attention_are_those_of_the_formula():
     one = config("linear_attention", depth=1, options={"heads": 2})
     d, hidden, vocab = 32, 96, 11

@@ -10,16 +10,17 @@ import torch
 from lavagna.checkpoints.save import CONFIG, FORMAT, TOKENIZER, WEIGHTS
 from lavagna.checkpoints.tensors import check, fill, outline, place, read
 from lavagna.data import Tokenizer
-from lavagna.models import LanguageModel, ModelConfig
+from lavagna.models import ModelConfig, StackConfig
+from lavagna.models.kinds import read_config
 
 READ = "Read are folders that lavagna.save wrote"
 PICKLES = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
 
 
 class Loaded(NamedTuple):
-    """A model in eval mode, and the tokenizer beside it, or None where there is none."""
+    """A `LanguageModel` or `SequenceClassifier` in eval mode, and the tokenizer beside it, or None where none is."""
 
-    model: LanguageModel
+    model: Any
     tokenizer: Tokenizer | None
 
 
@@ -70,7 +71,7 @@ def _about_pickles(file: Path) -> str:
     )
 
 
-def _config(folder: Path) -> ModelConfig:
+def _config(folder: Path) -> StackConfig:
     values = _json(folder)
     came = values.get("format")
     if came is None:
@@ -84,7 +85,8 @@ def _config(folder: Path) -> ModelConfig:
     try:
         if not isinstance(values.get("model"), dict):
             raise ValueError(f"It wants an object under 'model', but has {values.get('model')!r}.")
-        return ModelConfig.from_dict(values["model"])
+        # Folders from before there were other kinds don't say that theirs is a language model.
+        return read_config(values.get("kind", ModelConfig.kind), values["model"])
     except (TypeError, ValueError) as error:
         raise ValueError(f"load: '{folder / CONFIG}' describes no model. {error}") from None
 

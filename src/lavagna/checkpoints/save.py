@@ -11,31 +11,32 @@ from torch import Tensor
 
 from lavagna.checkpoints.folder import whole_folder
 from lavagna.data import Tokenizer
-from lavagna.models import LanguageModel
+from lavagna.models import Stack
 
 FORMAT = "lavagna-checkpoint-1"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 FILES = frozenset({WEIGHTS, CONFIG, TOKENIZER})
 
 
-def save(model: LanguageModel, path: str | os.PathLike[str], tokenizer: Tokenizer | None = None) -> None:
+def save(model: Stack, path: str | os.PathLike[str], tokenizer: Tokenizer | None = None) -> None:
     """Write a folder with the model's tensors, its configuration and the tokenizer; `lavagna.load` reads it.
 
     The folder is complete and on the disk before it takes its name, and a checkpoint of that name is replaced at once:
     a kill, a full disk or a power cut leave the old one whole or the new one whole. Tensors keep their dtype; a tied
-    matrix is written once.
+    matrix is written once. The configuration says which kind of model it is.
 
-    Raises ValueError where `model` is no language model with numbers, OSError where it can't be written.
+    Raises ValueError where `model` is no model of ours with numbers, OSError where it can't be written.
     """
-    if not isinstance(model, LanguageModel):
+    if not isinstance(model, Stack):
         raise ValueError(
-            f"save: the model must be a LanguageModel, but came as {type(model).__name__}. "
+            "save: the model must be a LanguageModel or a SequenceClassifier, but came as "
+            f"{type(model).__name__}. "
             "Save the model that was wrapped: .module of data-parallel, ._orig_mod of torch.compile."
         )
     if any(tensor.is_meta for tensor in model.state_dict().values()):
         raise ValueError("save: the model is on the meta device and has no numbers. Use to_empty and reset_parameters.")
     tensors = _apart(model.state_dict())
-    config = json.dumps({"format": FORMAT, "model": model.config.to_dict()}, indent=2) + "\n"
+    config = json.dumps({"format": FORMAT, "kind": model.config.kind, "model": model.config.to_dict()}, indent=2) + "\n"
     try:
         with whole_folder(Path(path), files=FILES) as folder:
             (folder / CONFIG).write_text(config, encoding="utf-8")

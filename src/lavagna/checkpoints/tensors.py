@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lavagna.layers import Layer
-from lavagna.models import LanguageModel, ModelConfig
+from lavagna.models import Stack, StackConfig
+from lavagna.models.kinds import build
 from lavagna.modules.precision import wide_dtype
 
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
@@ -29,9 +30,9 @@ def read(file: Path) -> dict[str, Tensor]:
         raise ValueError(f"load: '{file}' is not a whole safetensors file ({error}). Copy or save it again.") from None
 
 
-def check(tensors: dict[str, Tensor], model: LanguageModel, file: Path) -> dict[str, Tensor]:
+def check(tensors: dict[str, Tensor], model: Stack, file: Path) -> dict[str, Tensor]:
     """The tensors by the names that the model has. Raises ValueError with all that is missing, extra or misshapen."""
-    if model.config.tie_embeddings:
+    if getattr(model.config, "tie_embeddings", False):
         tensors = _tied(tensors, file)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     wrong = [
@@ -70,13 +71,13 @@ class _WithoutDrawing(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def outline(config: ModelConfig) -> LanguageModel:
+def outline(config: StackConfig) -> Stack:
     """A model that takes no memory yet, however large: enough to check a file against."""
     with torch.device("meta"):
-        return LanguageModel(config)
+        return build(config)
 
 
-def place(model: LanguageModel, device: torch.device) -> None:
+def place(model: Stack, device: torch.device) -> None:
     """Give an outline its memory, with every mark and buffer in place; its parameters hold nothing yet."""
     if device.type != "meta":
         model.to_empty(device=device)
@@ -84,7 +85,7 @@ def place(model: LanguageModel, device: torch.device) -> None:
             model.reset_parameters()
 
 
-def fill(model: LanguageModel, tensors: dict[str, Tensor], dtype: torch.dtype | None) -> None:
+def fill(model: Stack, tensors: dict[str, Tensor], dtype: torch.dtype | None) -> None:
     """Put tensors into the model's places, in the given dtype or their own; what layers own in float32 at least."""
     owned = _owned(model)
     places = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -93,7 +94,7 @@ def fill(model: LanguageModel, tensors: dict[str, Tensor], dtype: torch.dtype | 
         places[name].data = tensor.to(places[name].device, wide_dtype(wanted) if name in owned else wanted)
 
 
-def _owned(model: LanguageModel) -> set[str]:
+def _owned(model: Stack) -> set[str]:
     """Names of what layers own themselves, rates and step sizes and base vectors, which no cast narrows."""
     return {
         f"{place}.{name}"

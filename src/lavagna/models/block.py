@@ -3,10 +3,11 @@
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lavagna.layers import registry
 from lavagna.layers.layer import Mixed
-from lavagna.models.config import ModelConfig
+from lavagna.models.stack_config import StackConfig
 from lavagna.modules.mlp import SwiGLU
 from lavagna.modules.norm import RMSNorm
 from lavagna.state import State
@@ -20,10 +21,11 @@ class Block(nn.Module):
 
         x <- x + mixer(norm(x))          x <- x + mlp(norm(x))
 
-    The second line only where the block has an MLP: see `mlp_width`. The state is the mixer's.
+    The second line only where the block has an MLP: see `mlp_width`. The state is the mixer's. In training mode
+    `config.dropout` of the numbers of each branch are zero and the others larger for it.
     """
 
-    def __init__(self, config: ModelConfig, index: int) -> None:
+    def __init__(self, config: StackConfig, index: int) -> None:
         super().__init__()
         name, width = config.layers[index], mlp_width(config, index)
         options = config.layer_options(name)
@@ -33,6 +35,7 @@ class Block(nn.Module):
         self.mixer = registry.build(name, config.d_model, **options)
         self.mlp_norm = RMSNorm(config.d_model, eps=config.norm_eps) if width else None
         self.mlp = SwiGLU(config.d_model, hidden=width) if width else None
+        self.dropout = config.dropout
 
     @property
     def residuals(self) -> int:
@@ -66,13 +69,16 @@ class Block(nn.Module):
     ) -> Mixed:
         """Mix and map a text given the state before it; return the text and the state after it."""
         y, after = self.mixer(self.mixer_norm(x), state, mask=mask, cu_seqlens=cu_seqlens, form=form, backend=backend)
-        x = x + y
+        x = x + self._thinned(y)
         if self.mlp is not None and self.mlp_norm is not None:
-            x = x + self.mlp(self.mlp_norm(x))
+            x = x + self._thinned(self.mlp(self.mlp_norm(x)))
         return Mixed(x, after)
 
+    def _thinned(self, branch: Tensor) -> Tensor:
+        return F.dropout(branch, self.dropout, self.training) if self.dropout else branch
 
-def mlp_width(config: ModelConfig, index: int) -> int:
+
+def mlp_width(config: StackConfig, index: int) -> int:
     """Hidden width of one block's MLP, a multiple of 16; 0 for none."""
     paper = PAPER_FACTOR if registry.layer_class(config.layers[index]).has_mlp else 0
     factor = paper if config.mlp_factor is None else config.mlp_factor

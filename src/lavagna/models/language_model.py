@@ -3,21 +3,15 @@
 from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from lavagna.forms import FORMS
-from lavagna.models.block import Block
 from lavagna.models.config import ModelConfig
 from lavagna.models.head import TiedHead
+from lavagna.models.stack import SPREAD, Stack
 from lavagna.modules.linear import Linear
-from lavagna.modules.norm import RMSNorm
 from lavagna.packing import as_mask, as_offsets
 from lavagna.state import ModelState, State
-
-# Standard deviation of embeddings and heads (GPT-2).
-SPREAD = 0.02
 
 
 class Predicted(NamedTuple):
@@ -27,7 +21,7 @@ class Predicted(NamedTuple):
     state: ModelState
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(Stack[ModelConfig]):
     """Embedding, blocks, norm, head.
 
     The state is an argument and a result: `model(ids)` at once and `model(ids[:, :5])`, then `model(ids[:, 5:], state)`
@@ -53,43 +47,23 @@ class LanguageModel(nn.Module):
     True
     """
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        where = torch.get_default_device()
-        self.config = config
-        self.checkpointing = False
-        with torch.device("meta"):
-            # Given a weight, torch does not draw one, for which it would import its compiler: more than a second.
-            rows, width = config.vocab_rows, config.d_model
-            self.embedding = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
-            self.blocks = nn.ModuleList(Block(config, index) for index in range(config.depth))
-            self._refuse_bidirectional()
-            self.norm = RMSNorm(config.d_model, eps=config.norm_eps)
-            tied = config.tie_embeddings
-            self.head = TiedHead(self.embedding) if tied else Linear(config.d_model, config.vocab_rows)
-        if where.type != "meta":
-            self.to_empty(device=where)
-            self.reset_parameters()
-
-    @property
-    def _each_block(self) -> list[Block]:
-        return cast(list[Block], list(self.blocks))
-
-    def _refuse_bidirectional(self) -> None:
-        for index, block in enumerate(self._each_block):
-            if block.mixer.bidirectional:
-                raise ValueError(
-                    f"LanguageModel: block {index} is a bidirectional {block.mixer.name}, which sees the ids "
-                    "that are to be predicted. Use bidirectional=False, or a classifier."
-                )
+    def build(self) -> None:
+        """Make the embedding, the blocks and the head."""
+        rows, width = self.config.vocab_rows, self.config.d_model
+        # Given a weight, torch does not draw one, for which it would import its compiler: more than a second.
+        self.embedding = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
+        self.build_blocks()
+        if (index := self.first_bidirectional) is not None:
+            raise self.refusal(
+                f"block {index} is a bidirectional {self.each_block[index].mixer.name}, which sees the ids that are to "
+                "be predicted. Use bidirectional=False, or a classifier."
+            )
+        self.head = TiedHead(self.embedding) if self.config.tie_embeddings else Linear(width, rows)
 
     def reset_parameters(self) -> None:
         """Set every parameter and buffer anew: embedding and head N(0, 0.02), the blocks as their papers say."""
         nn.init.normal_(self.embedding.weight, std=SPREAD)
-        residuals = sum(block.residuals for block in self._each_block)
-        for block in self._each_block:
-            block.reset_parameters(residuals)
-        self.norm.reset_parameters()
+        self.reset_blocks()
         if not self.config.tie_embeddings:
             nn.init.normal_(self.head.weight, std=SPREAD)
 
@@ -97,7 +71,7 @@ class LanguageModel(nn.Module):
         self, batch: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> ModelState:
         """The state before the first id, for `batch` sequences."""
-        return ModelState([block.mixer.initial_state(batch, device=device, dtype=dtype) for block in self._each_block])
+        return ModelState(self.initial_states(batch, device, dtype))
 
     def forward(
         self,
@@ -132,53 +106,14 @@ class LanguageModel(nn.Module):
         backend: str = "auto",
     ) -> tuple[Float[Tensor, "b t d"], ModelState]:
         """What `head` turns into logits, and the state: for whoever needs the logits of a few positions only."""
-        self._check(ids, state, form)
+        self.check_ids(ids)
+        self.check_state(state, self.config.depth)
+        self.check_form(form)
         ids = ids.long()
         real = None if mask is None else as_mask("LanguageModel", mask, *ids.shape)
         offsets = None if cu_seqlens is None else as_offsets("LanguageModel", cu_seqlens, *ids.shape)
-        x = self.embedding(self._known(ids if real is None else ids.masked_fill(~real, 0)))
-        states = []
-        for index, block in enumerate(self._each_block):
-            options = {"mask": real, "cu_seqlens": offsets, "backend": backend}
-            options["form"] = form if form in block.mixer.forms else "auto"
-            x, after = self._run(block, x, None if state is None else state[index], options)
-            states.append(cast(State, after))
-        return self.norm(x), ModelState(states)
-
-    def _run(self, block: nn.Module, x: Tensor, state: object, options: dict) -> tuple:
-        if self.checkpointing and torch.is_grad_enabled():
-            return checkpoint(block, x, state, use_reentrant=False, **options)
-        return block(x, state, **options)
-
-    def _known(self, ids: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
-        """The ids themselves; raises ValueError where one is beyond the vocabulary."""
-        if torch.compiler.is_compiling() or ids.is_meta or not ids.numel():
-            return ids
-        low, high = (int(bound) for bound in torch.aminmax(ids))
-        size, rows = self.config.vocab_size, self.config.vocab_rows
-        if low < 0 or high >= rows:
-            raise ValueError(
-                f"LanguageModel: id {low if low < 0 else high} is beyond the vocabulary of {size}"
-                f"{f' ({rows} with padding)' if rows > size else ''}: ids run from 0 to {size - 1}. "
-                "Is the text encoded with this model's tokenizer?"
-            )
-        return ids
-
-    def _check(self, ids: Tensor, state: ModelState | None, form: str) -> None:
-        if ids.ndim != 2 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-            raise ValueError(f"LanguageModel: ids must be integers (b, t), but came as {ids.dtype} {tuple(ids.shape)}.")
-        if ids.device != self.embedding.weight.device:
-            raise ValueError(
-                f"LanguageModel: ids are on {ids.device}, but the model on {self.embedding.weight.device}. "
-                "Move them to one device."
-            )
-        if state is not None and not (isinstance(state, ModelState) and len(state) == self.config.depth):
-            came = f"{len(state)} blocks" if isinstance(state, ModelState) else type(state).__name__
-            raise ValueError(
-                f"LanguageModel: state must be what this model returned, with {self.config.depth} blocks, but came as "
-                f"{came}. Pass None to start."
-            )
-        possible = {name for block in self._each_block for name in block.mixer.forms}
-        if form != "auto" and form not in possible:
-            listed = ", ".join(name for name in (*FORMS, *sorted(possible - set(FORMS))) if name in possible)
-            raise ValueError(f"LanguageModel: form must be one of {listed} or auto, but came as {form!r}.")
+        ids = self.known(
+            ids if real is None else ids.masked_fill(~real, 0), self.config.vocab_size, self.config.vocab_rows
+        )
+        x, states = self.through(self.embedding(ids), state, mask=real, cu_seqlens=offsets, form=form, backend=backend)
+        return x, ModelState(cast(list[State], states))

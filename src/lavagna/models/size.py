@@ -3,18 +3,23 @@
 import math
 
 import torch
+from torch import nn
 
 from lavagna.models.config import ModelConfig
-from lavagna.models.language_model import LanguageModel
+from lavagna.models.kinds import build
+from lavagna.models.stack import Stack
+from lavagna.models.stack_config import StackConfig
 
 
-def parameters(model: ModelConfig | LanguageModel) -> int:
+def parameters(model: StackConfig | Stack) -> int:
     """How many parameters there are, a tied matrix counted once. Exact."""
     return sum(weight.numel() for weight in _outline(model).parameters())
 
 
-def state_bytes(model: ModelConfig | LanguageModel, tokens: int = 1) -> int:
+def state_bytes(model: StackConfig | Stack, tokens: int = 1) -> int:
     """Bytes of the state of one sequence after `tokens` tokens. Exact; a memory of fixed size has the same after any.
+
+    A model that reads in both directions has no state: 0.
 
     >>> config = ModelConfig(layer="gla", d_model=64, depth=2, vocab_size=256)
     >>> state_bytes(config, 10) == state_bytes(config, 10_000)
@@ -23,28 +28,38 @@ def state_bytes(model: ModelConfig | LanguageModel, tokens: int = 1) -> int:
     return sum(math.prod(_shape(tensor, tokens)) * tensor.element_size() for tensor in _tensors(_outline(model)))
 
 
-def flops(model: ModelConfig | LanguageModel, tokens: int = 1) -> int:
+def flops(model: StackConfig | Stack, tokens: int = 1) -> int:
     """Floating-point operations of a forward step for one token, the `tokens`-th of its text.
 
         2 per weight of every matrix and convolution, the embedding only where it is the head too
         + 4 per number of a memory of fixed size (2 to write, 2 to read), 2 per number of a growing one (to read)
 
-    Left out: norms, activations, gates, decaying and correcting the memory. A backward pass costs twice as much again.
+    Left out: norms, activations, gates, decaying and correcting the memory; a classifier's head, which works once a
+    sequence; and the memory of what reads in both directions. A backward pass costs twice as much again.
     """
     outline = _outline(model)
-    lookup = 0 if outline.config.tie_embeddings else outline.embedding.weight.numel()
-    weights = sum(weight.numel() for weight in outline.parameters() if weight.ndim >= 2) - lookup
+    matrices = {id(weight): weight.numel() for weight in outline.parameters() if weight.ndim >= 2}
+    weights = sum(matrices.values()) - sum(matrices[id(weight)] for weight in _idle(outline))
     numbers = [(0 in x.shape, math.prod(_shape(x, tokens))) for x in _tensors(outline) if x.dtype != torch.int64]
     return 2 * weights + sum(count * (2 if grows else 4) for grows, count in numbers)
 
 
-def _outline(model: ModelConfig | LanguageModel) -> LanguageModel:
+def _idle(outline: Stack) -> list[torch.Tensor]:
+    """Matrices that don't work at a step: embeddings, which are looked up, and a head that works at the end."""
+    tied = isinstance(outline.config, ModelConfig) and outline.config.tie_embeddings
+    idle: list[torch.Tensor] = [m.weight for m in outline.children() if isinstance(m, nn.Embedding) and not tied]
+    return idle if isinstance(outline.config, ModelConfig) else [*idle, outline.get_parameter("head.weight")]
+
+
+def _outline(model: StackConfig | Stack) -> Stack:
     """The model without memory for its numbers."""
     with torch.device("meta"):
-        return LanguageModel(model if isinstance(model, ModelConfig) else model.config)
+        return build(model if isinstance(model, StackConfig) else model.config)
 
 
-def _tensors(outline: LanguageModel) -> list[torch.Tensor]:
+def _tensors(outline: Stack) -> list[torch.Tensor]:
+    if outline.first_bidirectional is not None:
+        return []
     return list(outline.initial_state(1).tensors().values())
 
 
