@@ -14,9 +14,18 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "gated_delta_net grouped": ("gated_delta_net", {"heads": 2, "value_heads": 4, "max_beta": 2.0}),
     "gated_delta_net unconvolved": ("gated_delta_net", {"conv_size": 0}),
     "mamba2 grouped": ("mamba2", {"heads": 4, "groups": 2, "d_state": 5, "dt_limit": (0.01, 0.05)}),
+    "hyena deep": ("hyena", {"order": 3, "max_length": 100, "bands": 2, "filter_width": 8}),
     "lstm wide": ("lstm", {"expand": 1.5}),
     "softmax_attention heads": ("softmax_attention", {"heads": 2}),
 }
+
+
+# Those whose state has an axis that is empty before the first token, and then as long as the text.
+GROWING = [
+    name
+    for name in layers.names()
+    if any(0 in x.shape for x in layers.build(name, D).initial_state(1).tensors().values())
+]
 
 
 def build(variant: str, device: torch.device, dtype: torch.dtype = torch.float64) -> layers.Layer:

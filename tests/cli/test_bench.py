@@ -11,10 +11,10 @@ def test_every_transition_is_measured_in_both_directions_and_beside_the_loop(tab
     assert all(row["time_ms"] > 0 and row["ratio"] > 0 for row in rows)
 
 
-def test_only_attention_grows_while_it_decodes(table):
+def test_only_what_keeps_its_inputs_grows_while_it_decodes(table):
     rows = table("bench", "decoding", "--quick")
     growing = {row["layer"] for row in rows if row["state_ratio"] > 1}
-    assert growing == {"softmax_attention"}
+    assert growing == {"softmax_attention", "hyena"}
 
 
 def test_an_unknown_part_is_refused(refused):

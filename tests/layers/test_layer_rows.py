@@ -33,10 +33,13 @@ def _name(state):
 
 
 def _trimmed(state, like):
-    """A cache of keys cut to the text of the row itself; every other state as it is."""
-    cut = {
-        name: x[:, : like.tensors()[name].shape[1]] for name, x in state.tensors().items() if name in ("keys", "values")
-    }
+    """What grows with the text cut to the text of the row itself, with nothing behind; all else as it is."""
+    cut = {}
+    for name, x in state.tensors().items():
+        if x.ndim > 1:
+            length = like.tensors()[name].shape[1]
+            assert not x[:, length:].any(), name
+            cut[name] = x[:, :length]
     return state.replace(**cut)
 
 

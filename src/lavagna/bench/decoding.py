@@ -1,13 +1,15 @@
 """Time and memory of one more token, early and late in a text."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lavagna.bench.clock import Job, medians, one_thread
-from lavagna.models import LanguageModel, preset
+from lavagna.layers import registry
+from lavagna.models import LanguageModel, ModelConfig, preset
 from lavagna.state import ModelState
 
 EARLY, LATE = 100, 10_000
@@ -32,7 +34,7 @@ def decoding_rows(
     with one_thread(), torch.no_grad():
         for layer in layers:
             torch.manual_seed(0)
-            model = LanguageModel(preset(size, layer)).eval()
+            model = LanguageModel(_config(size, layer, max(at) + tokens)).eval()
             ids = torch.randint(model.config.vocab_size, (1, max(at) + tokens))
             states = {str(count): _after(model, ids[:, :count]) for count in at}
             jobs = {name: _decoding(model, ids, state, tokens) for name, state in states.items()}
@@ -47,6 +49,12 @@ def decoding_rows(
                     state_bytes=state.nbytes,
                     state_ratio=state.nbytes / states[first].nbytes,
                 )
+
+
+def _config(size: str, layer: str, length: int) -> ModelConfig:
+    config = preset(size, layer)
+    bounded = "max_length" in registry.options(layer)
+    return replace(config, options={"max_length": length}) if bounded else config
 
 
 def _after(model: LanguageModel, ids: Tensor) -> ModelState:

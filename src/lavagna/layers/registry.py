@@ -13,6 +13,7 @@ LAYERS: dict[str, str | type[Layer]] = {
     "delta_net": "delta_net:DeltaNet",
     "gated_delta_net": "gated_delta_net:GatedDeltaNet",
     "mamba2": "mamba2:Mamba2",
+    "hyena": "hyena:Hyena",
     "lstm": "lstm:LSTM",
     "softmax_attention": "softmax_attention:SoftmaxAttention",
 }
