@@ -1,5 +1,6 @@
 """Linear systems that don't change in time: HiPPO, discretization, kernels; float64 unless asked otherwise."""
 
+from lavagna.lti.basis import basis
 from lavagna.lti.cauchy import s4_kernel
 from lavagna.lti.discretize import Discrete, Trapezoid, discretize, exponential_trapezoid
 from lavagna.lti.dss import dss_kernel, dss_vectors, dss_weights
@@ -8,6 +9,7 @@ from lavagna.lti.hippo import Hippo, hippo
 from lavagna.lti.initial import Rates, left_half, rates, reset_log_steps, spectrum
 from lavagna.lti.krylov import krylov
 from lavagna.lti.nplr import NPLR, nplr
+from lavagna.lti.online import online_hippo, reconstruct
 from lavagna.lti.vandermonde import diagonal_kernel, diagonal_state
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "Hippo",
     "Rates",
     "Trapezoid",
+    "basis",
     "diagonal_kernel",
     "diagonal_state",
     "discretize",
@@ -29,8 +32,10 @@ __all__ = [
     "left_half",
     "log_bilinear",
     "nplr",
+    "online_hippo",
     "phi1",
     "rates",
+    "reconstruct",
     "reset_log_steps",
     "s4_kernel",
     "spectrum",
