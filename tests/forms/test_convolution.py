@@ -166,6 +166,7 @@ def test_no_steps_leave_the_tail_as_it_was(method, device):
     output, rest = convolution(drawn(2, 0, device=device), kernel, tail, method=method)
     assert output.shape == (2, 0) and torch.equal(rest, tail) and rest.data_ptr() != tail.data_ptr()
     assert convolve(drawn(0, 5, device=device), kernel[:1], method=method).shape == (0, 5)
+    assert torch.equal(convolve(drawn(2, 5, device=device), kernel[:, :0], method=method), kernel.new_zeros(2, 5))
 
 
 @pytest.mark.parametrize("length", [*range(1, 70), 1000, 16385, 100_001])

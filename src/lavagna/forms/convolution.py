@@ -54,7 +54,7 @@ def convolve(u: Shaped[Tensor, "..."], kernel: Shaped[Tensor, "..."], *, method:
     """Filter a text that begins here: `y_t = sum over j <= t of K_j u_{t-j}`, nothing wrapped around.
 
     `u` (..., t) and `kernel` (..., L), real or complex, have time last; the axes before it broadcast; t and L may be
-    any, the kernel longer or shorter than the text.
+    any, 0 too, the kernel longer or shorter than the text.
 
     - method: "fft", cost O((t + L) log(t + L)); "direct", cost O(t L), memory O(t + L); "auto" takes direct where t or
       L is at most 64. Both give the same numbers. The direct one is exactly causal: later inputs change no bit. A
@@ -105,8 +105,8 @@ def _in(x: Tensor, wide: torch.dtype) -> Tensor:
 
 
 def _nothing(inputs: Tensor, kernel: Tensor, steps: int) -> Tensor:
-    """No step or no row: an output of the right shape and dtype, for which transforms have no length."""
-    return inputs[..., inputs.shape[-1] - steps :] * kernel[..., :1]
+    """No step, no row or no tap: zeros of the right shape and dtype, for which transforms have no length."""
+    return inputs[..., inputs.shape[-1] - steps :] * kernel.sum(-1, keepdim=True) * 0
 
 
 def _transformed(inputs: Tensor, kernel: Tensor, steps: int) -> Tensor:
@@ -166,7 +166,7 @@ def _check(call: str, u: Tensor, kernel: Tensor, method: str) -> None:
         if not x.is_floating_point() and not x.is_complex():
             raise ValueError(f"{call}: {name} must be real or complex floating, but came as {x.dtype}. Use .float().")
     shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())
-    if not u.ndim or not kernel.ndim or not kernel.shape[-1]:
+    if not u.ndim or not kernel.ndim or (call == "convolution" and not kernel.shape[-1]):
         raise ValueError(f"{call}: u must be (..., t) and kernel (..., L) with L >= 1, but came as {shapes}.")
     rest = zip(reversed(u.shape[:-1]), reversed(kernel.shape[:-1]), strict=False)
     if any(one != other and 1 not in (one, other) for one, other in rest):

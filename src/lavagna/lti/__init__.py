@@ -10,6 +10,7 @@ from lavagna.lti.initial import Rates, left_half, rates, reset_log_steps, spectr
 from lavagna.lti.krylov import krylov
 from lavagna.lti.nplr import NPLR, nplr
 from lavagna.lti.online import online_hippo, reconstruct
+from lavagna.lti.system import Response, System
 from lavagna.lti.vandermonde import diagonal_kernel, diagonal_state
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "Discrete",
     "Hippo",
     "Rates",
+    "Response",
+    "System",
     "Trapezoid",
     "basis",
     "diagonal_kernel",
