@@ -16,6 +16,7 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "mamba2 grouped": ("mamba2", {"heads": 4, "groups": 2, "d_state": 5, "dt_limit": (0.01, 0.05)}),
     "hyena deep": ("hyena", {"order": 3, "max_length": 100, "bands": 2, "filter_width": 8}),
     "lstm wide": ("lstm", {"expand": 1.5}),
+    "s4 free": ("s4", {"d_state": 8, "tied": False, "init": "lagt"}),
     "softmax_attention heads": ("softmax_attention", {"heads": 2}),
 }
 

@@ -15,6 +15,7 @@ LAYERS: dict[str, str | type[Layer]] = {
     "mamba2": "mamba2:Mamba2",
     "hyena": "hyena:Hyena",
     "lstm": "lstm:LSTM",
+    "s4": "s4:S4",
     "softmax_attention": "softmax_attention:SoftmaxAttention",
 }
 
