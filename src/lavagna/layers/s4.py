@@ -36,8 +36,7 @@ class Modes(NamedTuple):
 
     def all(self) -> "Modes":
         """Every mode written out, the conjugates behind."""
-        both = (torch.cat([x, x.conj()], -1) for x in self[:5])
-        return Modes(*both, self.step)
+        return Modes(*(torch.cat([x, x.conj()], -1) if x.is_complex() else x for x in self))
 
 
 class S4(TimeInvariant):
