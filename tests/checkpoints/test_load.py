@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import lavagna as lv
 from lavagna.data import Tokenizer
+from lavagna.modules.precision import Wide
 
 LAYERS = [*lv.layers.names(), ["gated_delta_net", "mamba2", "softmax_attention"]]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -91,10 +92,10 @@ def test_a_dtype_is_kept_or_cast_but_decays_stay_float32(layer, dtype, tmp_path)
     lv.save(build(layer).to(dtype), tmp_path / "model")
     kept, cast = lv.load(tmp_path / "model")[0], lv.load(tmp_path / "model", dtype=torch.float16)[0]
     for model, wanted in ((kept, dtype), (cast, torch.float16)):
-        places = [place for place, module in model.named_modules() if isinstance(module, lv.layers.Layer)]
-        for name, parameter in model.named_parameters():
-            owned = name.rpartition(".")[0] in places
-            assert parameter.dtype == (torch.promote_types(wanted, torch.float32) if owned else wanted), name
+        for place, part in model.named_modules():
+            for name, parameter in part.named_parameters(recurse=False):
+                least = torch.promote_types(wanted, torch.float32) if isinstance(part, Wide) else wanted
+                assert parameter.dtype == least, (place, name)
         assert model(torch.randint(256, (1, 5))).logits.isfinite().all()
 
 

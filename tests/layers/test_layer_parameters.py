@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lavagna import layers
+from lavagna.modules.precision import Wide
 from sample_layers import VARIANTS, D, build, distance, far, text
 
 every = pytest.mark.parametrize("variant", VARIANTS)
@@ -15,6 +16,16 @@ every = pytest.mark.parametrize("variant", VARIANTS)
 def fresh(variant):
     name, options = VARIANTS[variant]
     return layers.build(name, D, **options)
+
+
+def dynamics(layer):
+    """What no cast narrows, by name."""
+    return {
+        f"{place}.{name}": parameter
+        for place, part in layer.named_modules()
+        if isinstance(part, Wide)
+        for name, parameter in part.named_parameters(recurse=False)
+    }
 
 
 @every
@@ -37,9 +48,11 @@ def test_meta_then_empty_then_reset_equals_a_seeded_build(variant):
 
 @every
 def test_weight_decay_spares_decays_biases_and_norms(variant):
-    for name, parameter in fresh(variant).named_parameters():
-        # What a layer owns itself are its dynamics, whatever their shape.
-        assert getattr(parameter, "no_weight_decay", False) == (parameter.ndim == 1 or "." not in name), name
+    layer = fresh(variant)
+    # Dynamics are spared whatever their shape.
+    wide = {id(parameter) for parameter in dynamics(layer).values()}
+    for name, parameter in layer.named_parameters():
+        assert getattr(parameter, "no_weight_decay", False) == (parameter.ndim == 1 or id(parameter) in wide), name
 
 
 @every
@@ -139,13 +152,15 @@ CASTS = {
 
 @every
 @pytest.mark.parametrize("cast", CASTS)
-def test_no_cast_narrows_what_a_layer_owns_itself(variant, cast):
+def test_no_cast_narrows_the_dynamics(variant, cast):
     layer = fresh(variant)
-    owned = {name: parameter.detach().clone() for name, parameter in layer.named_parameters(recurse=False)}
+    before = {name: parameter.detach().clone() for name, parameter in dynamics(layer).items()}
     layer = CASTS[cast](layer)
-    assert {parameter.itemsize for part in layer.children() for parameter in part.parameters()} == {2}
-    for name, parameter in layer.named_parameters(recurse=False):
-        assert parameter.dtype == torch.float32 and torch.equal(parameter, owned[name]), name
+    after = dynamics(layer)
+    for name, parameter in after.items():
+        assert parameter.dtype == torch.float32 and torch.equal(parameter, before[name]), name
+    wide = {id(parameter) for parameter in after.values()}
+    assert {parameter.itemsize for parameter in layer.parameters() if id(parameter) not in wide} == {2}
     assert {parameter.dtype for parameter in layer.double().parameters()} == {torch.float64}
 
 

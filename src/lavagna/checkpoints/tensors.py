@@ -8,10 +8,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lavagna.layers import Layer
 from lavagna.models import Stack, StackConfig
 from lavagna.models.kinds import build
-from lavagna.modules.precision import wide_dtype
+from lavagna.modules.precision import Wide, wide_dtype
 
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
 # Faults that an error message lists before it stops.
@@ -87,18 +86,18 @@ def place(model: Stack, device: torch.device) -> None:
 
 def fill(model: Stack, tensors: dict[str, Tensor], dtype: torch.dtype | None) -> None:
     """Put tensors into the model's places, in the given dtype or their own; what layers own in float32 at least."""
-    owned = _owned(model)
+    wide = _wide(model)
     places = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for name, tensor in tensors.items():
         wanted = dtype or tensor.dtype
-        places[name].data = tensor.to(places[name].device, wide_dtype(wanted) if name in owned else wanted)
+        places[name].data = tensor.to(places[name].device, wide_dtype(wanted) if name in wide else wanted)
 
 
-def _owned(model: Stack) -> set[str]:
-    """Names of what layers own themselves, rates and step sizes and base vectors, which no cast narrows."""
+def _wide(model: Stack) -> set[str]:
+    """Names of what no cast narrows: rates, step sizes, base vectors."""
     return {
         f"{place}.{name}"
-        for place, layer in model.named_modules()
-        if isinstance(layer, Layer)
-        for name, _ in layer.named_parameters(recurse=False)
+        for place, module in model.named_modules()
+        if isinstance(module, Wide)
+        for name, _ in module.named_parameters(recurse=False)
     }

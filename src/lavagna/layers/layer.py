@@ -1,17 +1,16 @@
 """What every layer is: a sequence mixer with state as argument and result."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
 from lavagna.forms import FORMS
 from lavagna.modules.options import whole
-from lavagna.modules.precision import wide_dtype
+from lavagna.modules.precision import Wide
 from lavagna.modules.steps import Steps
 from lavagna.state import State
 
@@ -23,7 +22,7 @@ class Mixed(NamedTuple):
     state: State | None
 
 
-class Layer(nn.Module, ABC):
+class Layer(Wide, ABC):
     """A sequence mixer, (b, t, d) to (b, t, d), with a memory that it is given and returns.
 
     A subclass names itself, lists its forms, and says three things: its parameters (`__init__`, whose last line calls
@@ -32,7 +31,7 @@ class Layer(nn.Module, ABC):
     checks and the token count are done here, once.
 
     Parameters that a layer owns itself, not one of its parts, are its dynamics: decays, step sizes, base vectors. They
-    are float32 at least: `.bfloat16()`, `.half()` and `.to(dtype)` narrow the parts alone, float64 widens all.
+    are float32 at least in every cast, and `reset_parameters` exempts them from weight decay.
     """
 
     name: ClassVar[str]
@@ -107,18 +106,6 @@ class Layer(nn.Module, ABC):
     def _weight(self) -> Tensor:
         """A matrix, whose dtype is the activations'; what the layer itself owns may be wider."""
         return self.out.weight  # pyright: ignore[reportAttributeAccessIssue, reportReturnType]
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # What torch calls for every move and cast. Rounding a decay changes how far a memory reaches.
-        def wide(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            narrow = moved.is_floating_point() and moved.dtype != wide_dtype(moved.dtype)
-            return tensor.to(moved.device, torch.float32) if narrow else moved
-
-        if recurse:
-            for part in self.children():
-                part._apply(fn)
-        return super()._apply(wide, recurse=False)
 
     def _check_input(self, x: Tensor) -> None:
         if x.ndim != 3 or x.shape[-1] != self.d_model:

@@ -8,6 +8,7 @@ from lavagna.lti.exponential import expm1, log_bilinear, phi1
 from lavagna.lti.hippo import Hippo, hippo
 from lavagna.lti.initial import Rates, left_half, rates, reset_log_steps, spectrum
 from lavagna.lti.krylov import krylov
+from lavagna.lti.log_decay import log_decay
 from lavagna.lti.nplr import NPLR, nplr
 from lavagna.lti.online import online_hippo, reconstruct
 from lavagna.lti.system import Response, System
@@ -34,6 +35,7 @@ __all__ = [
     "krylov",
     "left_half",
     "log_bilinear",
+    "log_decay",
     "nplr",
     "online_hippo",
     "phi1",
