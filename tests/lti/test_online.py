@@ -18,7 +18,7 @@ def signals(count: int, times: torch.Tensor, *, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     size = torch.randn(count, 7, 1, generator=generator, dtype=torch.float64)
     phase = 2 * math.pi * torch.rand(count, 7, 1, generator=generator, dtype=torch.float64)
-    turns = 2 * math.pi * torch.arange(1, 8)[:, None] * times
+    turns = 2 * math.pi * (torch.arange(1, 8)[:, None] * times)
     return (size * torch.sin(turns + phase)).sum(1)
 
 

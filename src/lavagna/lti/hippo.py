@@ -13,13 +13,11 @@ KINDS = ("legs", "legt", "lagt", "fout")
 class Hippo(NamedTuple):
     """A continuous system `x' = A x + B u` with one input."""
 
-    A: Tensor
-    B: Tensor
+    A: Float[Tensor, "n n"]
+    B: Float[Tensor, " n"]
 
 
-def hippo(
-    kind: str, n: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
-) -> tuple[Float[Tensor, "n n"], Float[Tensor, " n"]]:
+def hippo(kind: str, n: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> Hippo:
     """The system whose state holds the `n` coefficients of its input's past: `x' = A x + B u`.
 
     - `legs`: Legendre polynomials scaled to the whole past. The operator that projects is `x' = (A x + B u) / t`

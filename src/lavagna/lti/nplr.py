@@ -13,15 +13,13 @@ from lavagna.lti.hippo import check, hippo
 class NPLR(NamedTuple):
     """`A = V (diag(Lambda) - P^H P) V^H` with unitary `V`; `P` (r n) and `B` (n) are in the basis of `V`'s columns."""
 
-    Lambda: Tensor
-    P: Tensor
-    B: Tensor
-    V: Tensor
+    Lambda: Complex[Tensor, " n"]
+    P: Complex[Tensor, "r n"]
+    B: Complex[Tensor, " n"]
+    V: Complex[Tensor, "n n"]
 
 
-def nplr(
-    kind: str, n: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
-) -> tuple[Complex[Tensor, " n"], Complex[Tensor, "r n"], Complex[Tensor, " n"], Complex[Tensor, "n n"]]:
+def nplr(kind: str, n: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> NPLR:
     """A HiPPO system in the eigenvectors of its normal part: `A = V (diag(Lambda) - P^H P) V^H`, `B` becomes `V^H B`.
 
     What is normal is `A + P^T P = c I + skew`, with `c` = -1/2 for `legs` and 0 for the others: the real part of every

@@ -15,6 +15,8 @@ FIGURES = {
     "recall": "lavagna.plots.recall",
     "forms": "lavagna.plots.forms",
     "state": "lavagna.plots.state",
+    "hippo": "lavagna.plots.hippo",
+    "eigenvalues": "lavagna.plots.eigenvalues",
 }
 
 
@@ -31,8 +33,8 @@ def describe(name: str) -> str:
 def draw(name: str, *, theme: str = "light", out: str | os.PathLike[str], **options: Any) -> Path:
     """Draw a figure into a file, whole or not at all, and return its path; the suffix of `out` says the format.
 
-    `theme` is "light" or "dark". `options` are those of the figure itself, a TypeError on any other: none for "zoo" and
-    "forms", `trials` and `seed` for "recall"; "state" needs `model`, `tokenizer` and `text`, and takes `block`, `head`.
+    `theme` is "light" or "dark". `options` are those of the figure itself, a TypeError on any other: none for
+    most, `trials` and `seed` for "recall"; "state" needs `model`, `tokenizer` and `text`, and takes `block`, `head`.
     Raises ValueError on an unknown figure, theme or suffix.
     """
     module = import_module(_module("draw", name))

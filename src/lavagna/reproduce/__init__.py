@@ -6,7 +6,7 @@ functions of the library, `lavagna.recur` above all. One that takes minutes says
 
 from types import ModuleType
 
-from lavagna.reproduce import correct, fade, forms, limits, recall, retention
+from lavagna.reproduce import correct, fade, forms, hippo, limits, recall, retention
 from lavagna.reproduce.row import Row
 
 CLAIMS: dict[str, ModuleType] = {
@@ -16,6 +16,7 @@ CLAIMS: dict[str, ModuleType] = {
     "correct": correct,
     "limits": limits,
     "retention": retention,
+    "hippo": hippo,
 }
 
 
