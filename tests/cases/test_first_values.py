@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import lavagna as lv
 
 # Lowest and highest rate exp(A_log) of the layers that learn one.
-RATES = {"gated_delta_net": (0.01, 16), "mamba2": (1, 16)}
+RATES = {"gated_delta_net": (0.01, 16), "mamba": (1, 16), "mamba2": (1, 16)}
 
 
 def emptied(build):
@@ -41,7 +41,7 @@ def test_no_nan_is_left_and_decays_are_in_range_after_one_reset_and_after_two(na
         for one in (layer, alone):
             if name in RATES:
                 check(one)
-    if name == "mamba2":
+    if name in ("mamba", "mamba2"):
         assert (layer.D == 1).all()
 
 

@@ -12,6 +12,7 @@ LAYERS: dict[str, str | type[Layer]] = {
     "gla": "gla:GLA",
     "delta_net": "delta_net:DeltaNet",
     "gated_delta_net": "gated_delta_net:GatedDeltaNet",
+    "mamba": "mamba:Mamba",
     "mamba2": "mamba2:Mamba2",
     "hyena": "hyena:Hyena",
     "lstm": "lstm:LSTM",

@@ -1,0 +1,95 @@
+"""Mamba: a state-space model that chooses, token by token, how long its steps last and what it writes and reads."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lavagna.algebra.transition import diagonal
+from lavagna.layers.layer import Layer
+from lavagna.modules.decay import reset_steps, step_size
+from lavagna.modules.heads import expanded
+from lavagna.modules.linear import Linear, WideLinear
+from lavagna.modules.options import whole
+from lavagna.modules.precision import wide, wide_dtype
+from lavagna.modules.short_conv import ShortConv
+from lavagna.modules.steps import Steps
+from lavagna.modules.weight_decay import exempt
+from lavagna.state import State
+
+
+class Mamba(Layer):
+    """A selective state space: every channel x a diagonal system of its own, run in steps that the token decides.
+
+        h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t          y_t = C_t . h_t + D x_t
+        A = -exp(A_log)          dt_t = softplus(W_dt s_t + dt_bias)
+
+    x is a projection of the input, convolved over `conv_size` tokens and passed through SiLU; s (dt_rank), B and C
+    (d_state) are projections of x, shared by all channels. The result is gated: `out(y * silu(z))`. The decay is the
+    zero-order hold of A, the write its first order, dt B. In the letters of the other layers a channel is a head of one
+    value, B the key and C the query, one key head for all.
+
+    - expand: channels over d_model, 2; d_state: numbers a channel remembers, 16.
+    - dt_rank: width of s, d_model / 16 rounded up by default; decays and step sizes are float32 at least.
+    - depth: how many layers the model has; the output weights start smaller by its square root.
+
+    State: `memory` (b, channels, 1, d_state), `window` (b, conv_size - 1, channels). Initial A is -1, -2, ..., -d_state
+    in every channel, D is 1, step sizes softplus(dt_bias) log-uniform in [1e-3, 0.1].
+    Gu and Dao 2023, arXiv 2312.00752; `Mamba` of mamba_ssm.
+    """
+
+    name = "mamba"
+    has_mlp = False
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        d_state: int = 16,
+        expand: float = 2,
+        conv_size: int = 4,
+        dt_rank: int | None = None,
+        depth: int | None = None,
+    ) -> None:
+        super().__init__(d_model)
+        channels = expanded(self.name, "d_model", d_model, expand)
+        rank = -(-d_model // 16) if dt_rank is None else dt_rank
+        sizes = {"d_state": d_state, "conv_size": conv_size, "dt_rank": rank, "depth": 1 if depth is None else depth}
+        for option, given in sizes.items():
+            whole(self.name, option, given)
+        self.depth, self.sizes = depth, [rank, d_state, d_state]
+        self.x = Linear(d_model, channels)
+        self.gate = Linear(d_model, channels)
+        self.conv = ShortConv(channels, conv_size, bias=True)
+        self.sbc = Linear(channels, sum(self.sizes))
+        self.step = WideLinear(rank, channels)
+        self.out = Linear(channels, d_model)
+        self.A_log = nn.Parameter(torch.empty(channels, d_state))
+        self.D, self.dt_bias = (nn.Parameter(torch.empty(channels)) for _ in range(2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        with torch.no_grad():
+            self.out.weight /= (self.depth or 1) ** 0.5
+            self.A_log.copy_(torch.arange(1, self.sizes[1] + 1, device=self.A_log.device).log())
+        reset_steps(self.dt_bias)
+        nn.init.ones_(self.D)
+        exempt(self.A_log, self.D)
+
+    def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        channels, keys = self.A_log.shape
+        memory = torch.zeros(batch, channels, 1, keys, device=device, dtype=wide_dtype(dtype))
+        return {"memory": memory, "window": self.conv.initial_window(batch, device, dtype)}
+
+    def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
+        gate = self.gate(x)
+        x, window = self.conv(self.x(x), state.window, steps)
+        x = F.silu(x)
+        s, B, C = self.sbc(x).split(self.sizes, -1)
+        dt = step_size(self.step(s), self.dt_bias)
+        a = diagonal(-wide(self.A_log).exp()[None, None], step=dt.unsqueeze(-1))
+        write = (dt * x).to(B.dtype).unsqueeze(-1)
+        y, memory = steps.recur(a, C.unsqueeze(2), B.unsqueeze(2), write, state.memory)
+        y = y.squeeze(-1) + (wide(self.D) * x).to(y.dtype)
+        return self.out(y * F.silu(gate)), {"memory": memory, "window": window}
