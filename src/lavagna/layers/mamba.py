@@ -72,7 +72,9 @@ class Mamba(Layer):
         super().reset_parameters()
         with torch.no_grad():
             self.out.weight /= (self.depth or 1) ** 0.5
-            self.A_log.copy_(torch.arange(1, self.sizes[1] + 1, device=self.A_log.device).log())
+            # Logarithms on the meta device would import torch's compiler.
+            if not self.A_log.is_meta:
+                self.A_log.copy_(torch.arange(1, self.sizes[1] + 1, device=self.A_log.device).log())
         reset_steps(self.dt_bias)
         nn.init.ones_(self.D)
         exempt(self.A_log, self.D)
