@@ -86,7 +86,8 @@ def _telling(axes: Any, theme: Theme, found: Telling) -> None:
 
 def _memory(drawn: Any, theme: Theme, memory: Tensor) -> None:
     axes = place(drawn, 1.0, 4.9, 8.0, 1.75)
-    shown = memory.mT.numpy()
+    # Every sixth state: more than a screen can show only makes the file larger.
+    shown = memory[::6].mT.numpy()
     mesh = axes.imshow(
         shown, cmap=theme.signed(), vmin=-0.6, vmax=0.6, aspect="auto", extent=(0, LENGTH, DEGREES, 0), rasterized=True
     )
