@@ -18,6 +18,8 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "hyena deep": ("hyena", {"order": 3, "max_length": 100, "bands": 2, "filter_width": 8}),
     "lstm wide": ("lstm", {"expand": 1.5}),
     "s4 free": ("s4", {"d_state": 8, "tied": False, "init": "lagt"}),
+    "dss short": ("dss", {"max_length": 5, "d_state": 8}),
+    "dss exp": ("dss", {"method": "exp", "d_state": 8}),
     "s4d real": ("s4d", {"init": "real", "d_state": 3}),
     "s4d bilinear": ("s4d", {"discretization": "bilinear", "d_state": 8, "init": "lin"}),
     "softmax_attention heads": ("softmax_attention", {"heads": 2}),

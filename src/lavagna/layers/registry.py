@@ -17,6 +17,7 @@ LAYERS: dict[str, str | type[Layer]] = {
     "hyena": "hyena:Hyena",
     "lstm": "lstm:LSTM",
     "s4": "s4:S4",
+    "dss": "dss:DSS",
     "s4d": "s4d:S4D",
     "softmax_attention": "softmax_attention:SoftmaxAttention",
 }
