@@ -101,7 +101,7 @@ def _convolve(inputs: Tensor, kernel: Tensor, steps: int, method: str, dtype: to
 
 
 def _in(x: Tensor, wide: torch.dtype) -> Tensor:
-    return x.to(wide.to_complex() if x.is_complex() else wide)
+    return x.to(torch.promote_types(wide, torch.complex64) if x.is_complex() else wide)
 
 
 def _nothing(inputs: Tensor, kernel: Tensor, steps: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
@@ -60,7 +61,7 @@ def _convolved(system: Diagonal, u: Tensor, counts: Tensor, start: Tensor, fresh
         y = convolve(u, kernel.real.to(u.dtype)[:, None])
     if not fresh:
         heard = system.C * log_decay.exp()
-        heard = heard.to(u.dtype.to_complex() if heard.is_complex() else u.dtype)
+        heard = heard.to(torch.promote_types(u.dtype, torch.complex64) if heard.is_complex() else u.dtype)
         # One filter a row and value: in the working precision, unlike the kernel, which serves all rows.
         free = diagonal_kernel(heard[:, None] * start, log_decay[:, None], length, conjugates=pairs)
         y = y + free.real

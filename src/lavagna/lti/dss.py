@@ -153,4 +153,4 @@ def _double(x: Tensor) -> Tensor:
 def _narrow(x: Tensor, C: Tensor) -> torch.dtype:
     """The dtype of a result: in the precision of `C`, complex where `x` is."""
     dtype = torch.float64 if C.dtype in (torch.float64, torch.complex128) else torch.float32
-    return dtype.to_complex() if x.is_complex() else dtype
+    return torch.promote_types(dtype, torch.complex64) if x.is_complex() else dtype

@@ -137,7 +137,7 @@ def _dtype(x: Tensor) -> torch.dtype:
 
 def _like(dtype: torch.dtype, *xs: Tensor) -> torch.dtype:
     """`dtype`, complex where any of these is."""
-    return dtype.to_complex() if any(x.is_complex() for x in xs) else dtype
+    return torch.promote_types(dtype, torch.complex64) if any(x.is_complex() for x in xs) else dtype
 
 
 def _alike(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
