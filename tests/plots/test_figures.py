@@ -9,7 +9,7 @@ from matplotlib.image import imread
 
 from lavagna import plots
 from lavagna.data import Tokenizer
-from lavagna.plots import eigenvalues, forms, hippo, recall, state, zoo
+from lavagna.plots import eigenvalues, faces, forms, hippo, kernel, recall, state, zoo
 from lavagna.plots.sheet import sheet
 from lavagna.plots.theme import THEMES
 from plots.stand_in import StandIn
@@ -23,6 +23,8 @@ DRAWINGS = {
     "recall": lambda theme: recall.figure(theme, trials=4),
     "hippo": lambda theme: hippo.figure(theme),
     "eigenvalues": lambda theme: eigenvalues.figure(theme),
+    "faces": lambda theme: faces.figure(theme),
+    "kernel": lambda theme: kernel.figure(theme),
     "state": lambda theme: state.figure(theme, model=StandIn()),
     "state of one token": lambda theme: state.figure(theme, model=StandIn(), text="a"),
     "state of a long text": lambda theme: state.figure(theme, model=StandIn(), text=LONG),

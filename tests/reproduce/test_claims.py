@@ -3,7 +3,7 @@
 import pytest
 
 from lavagna import reproduce
-from lavagna.reproduce import correct, forms, recall
+from lavagna.reproduce import correct, decay, faces, forms, recall
 from lavagna.reproduce.row import row
 
 QUICK = [name for name in reproduce.names() if not reproduce.is_slow(name)]
@@ -60,3 +60,17 @@ def test_the_answers_swing_for_ever_only_when_the_key_is_too_long():
     long = correct.answers(7.0, 10.0, 1.0, key=correct.LONG, steps=50)
     assert unit.allclose(unit.new_tensor(10.0), rtol=0, atol=1e-12)
     assert long.allclose(long.new_tensor([13.0, 7.0]).repeat(25), rtol=0, atol=1e-12)
+
+
+def test_a_tub_that_loses_a_little_more_is_found_out(monkeypatch):
+    monkeypatch.setattr(faces, "KEPT", 0.4999)
+    assert not any(
+        found.holds for found in faces.rows() if "tub" in found.quantity and "minute 1" not in found.quantity
+    )
+    assert not any(found.holds for found in decay.rows() if "lag" in found.quantity and "lag 0" not in found.quantity)
+
+
+def test_faces_that_differ_are_found_out(monkeypatch):
+    honest = faces.System.convolve
+    monkeypatch.setattr(faces.System, "convolve", lambda self, u, *state: honest(self, u, *state) + 1e-9)
+    assert not any(found.holds for found in faces.rows() if "step by step" not in found.quantity)

@@ -17,6 +17,8 @@ FIGURES = {
     "state": "lavagna.plots.state",
     "hippo": "lavagna.plots.hippo",
     "eigenvalues": "lavagna.plots.eigenvalues",
+    "faces": "lavagna.plots.faces",
+    "kernel": "lavagna.plots.kernel",
 }
 
 
@@ -34,7 +36,8 @@ def draw(name: str, *, theme: str = "light", out: str | os.PathLike[str], **opti
     """Draw a figure into a file, whole or not at all, and return its path; the suffix of `out` says the format.
 
     `theme` is "light" or "dark". `options` are those of the figure itself, a TypeError on any other: none for
-    most, `trials` and `seed` for "recall"; "state" needs `model`, `tokenizer` and `text`, and takes `block`, `head`.
+    most, `trials` and `seed` for "recall", `seed` for "kernel"; "state" needs `model`, `tokenizer` and `text`, and
+    takes `block`, `head`.
     Raises ValueError on an unknown figure, theme or suffix.
     """
     module = import_module(_module("draw", name))

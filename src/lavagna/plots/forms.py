@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lavagna.plots.marks import arrow, ring
 from lavagna.plots.sheet import place, sheet
 from lavagna.plots.theme import Theme
 from lavagna.reproduce.forms import DECAY, VALUES, totals
@@ -115,11 +116,11 @@ def _number(axes: Any, theme: Theme, values: Tensor) -> None:
     ):
         y = TOP + ROW * t + 0.5
         axes.text(0.25, y, f"{value:g}", ha="center", va="center", size=11)
-        _arrow(axes, theme, (0.5, y), (0.98, y))
+        arrow(axes, theme, (0.5, y), (0.98, y))
         axes.text(0.74, y - 0.17, "+", ha="center", va="center", color=theme.quiet)
-        _ring(axes, theme, 1.4, y, total)
+        ring(axes, theme, 1.4, y, total)
         if t:
-            _arrow(axes, theme, (1.4, y - ROW + 0.36), (1.4, y - 0.36))
+            arrow(axes, theme, (1.4, y - ROW + 0.36), (1.4, y - 0.36))
             axes.text(1.56, y - ROW / 2, "× ½", ha="left", va="center", size=9.5, color=theme.quiet)
 
 
@@ -149,21 +150,4 @@ def _carry(axes: Any, theme: Theme, y: float) -> None:
         linewidth=1.6,
         solid_joinstyle="round",
     )
-    _arrow(axes, theme, (0.5, between), (0.5, y + 0.07), color=theme.orange)
-
-
-def _arrow(axes: Any, theme: Theme, start: tuple[float, float], end: tuple[float, float], *, color: str = "") -> None:
-    style = {
-        "arrowstyle": "-|>",
-        "color": color or theme.quiet,
-        "linewidth": 1.2,
-        "shrinkA": 0,
-        "shrinkB": 0,
-        "mutation_scale": 11,
-    }
-    axes.annotate("", xy=end, xytext=start, arrowprops=style)
-
-
-def _ring(axes: Any, theme: Theme, x: float, y: float, number: float) -> None:
-    axes.plot([x], [y], "o", markersize=33, markerfacecolor=theme.ground, markeredgecolor=theme.blue, markeredgewidth=2)
-    axes.text(x, y, f"{number:g}", ha="center", va="center", size=13, weight="bold", color=theme.blue)
+    arrow(axes, theme, (0.5, between), (0.5, y + 0.07), color=theme.orange)

@@ -6,7 +6,7 @@ functions of the library, `lavagna.recur` above all. One that takes minutes says
 
 from types import ModuleType
 
-from lavagna.reproduce import correct, fade, forms, hippo, limits, recall, retention
+from lavagna.reproduce import correct, decay, faces, fade, forms, hippo, limits, recall, retention
 from lavagna.reproduce.row import Row
 
 CLAIMS: dict[str, ModuleType] = {
@@ -17,6 +17,8 @@ CLAIMS: dict[str, ModuleType] = {
     "limits": limits,
     "retention": retention,
     "hippo": hippo,
+    "faces": faces,
+    "decay": decay,
 }
 
 
