@@ -17,7 +17,8 @@ KEPT = 0.5
 POURED = (2.0, 2.0, 2.0, 0.0)
 LEVELS = (2.0, 3.0, 3.5, 1.75)
 
-STEPS, MODES, STEP = 300, 16, 0.05
+# Small enough for the fastest mode to fade under the Euler rule too.
+STEPS, MODES, STEP = 300, 16, 0.002
 
 
 def tub() -> System:
