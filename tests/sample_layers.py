@@ -15,6 +15,7 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "gated_delta_net unconvolved": ("gated_delta_net", {"conv_size": 0}),
     "mamba narrow": ("mamba", {"d_state": 3, "dt_rank": 1, "conv_size": 2, "expand": 0.5}),
     "mamba2 grouped": ("mamba2", {"heads": 4, "groups": 2, "d_state": 5, "dt_limit": (0.01, 0.05)}),
+    "s5 blocks": ("s5", {"d_state": 12, "blocks": 3, "readout": "normal", "step_rescale": 2.0}),
     "hyena deep": ("hyena", {"order": 3, "max_length": 100, "bands": 2, "filter_width": 8}),
     "lstm wide": ("lstm", {"expand": 1.5}),
     "s4 free": ("s4", {"d_state": 8, "tied": False, "init": "lagt"}),

@@ -14,6 +14,7 @@ LAYERS: dict[str, str | type[Layer]] = {
     "gated_delta_net": "gated_delta_net:GatedDeltaNet",
     "mamba": "mamba:Mamba",
     "mamba2": "mamba2:Mamba2",
+    "s5": "s5:S5",
     "hyena": "hyena:Hyena",
     "lstm": "lstm:LSTM",
     "s4": "s4:S4",
