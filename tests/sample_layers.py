@@ -23,6 +23,7 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "dss exp": ("dss", {"method": "exp", "d_state": 8}),
     "s4d real": ("s4d", {"init": "real", "d_state": 3}),
     "s4d bilinear": ("s4d", {"discretization": "bilinear", "d_state": 8, "init": "lin"}),
+    "mamba2 per channel": ("mamba2", {"head_dim": 16, "groups": 2, "D_per_channel": True, "norm_before_gate": True}),
     "softmax_attention heads": ("softmax_attention", {"heads": 2}),
 }
 

@@ -22,12 +22,13 @@ def written_out(layer, u):
         for t in range(len(u)):
             S = torch.exp(-dt[t, h] * layer.A_log[h].exp()) * S + dt[t, h] * torch.outer(x[t, h], B[t, group])
             y[t, h] = S @ C[t, group] + layer.D[h] * x[t, h]
-    y = y.flatten(1) * F.silu(u @ layer.gate.weight.T)
-    y = rms(y.reshape(len(u), groups, -1), layer.norm.eps).flatten(1) * layer.norm.weight
+    gate, after = F.silu(u @ layer.gate.weight.T), layer.norm.norm_before_gate
+    y = y.flatten(1) * (1 if after else gate)
+    y = rms(y.reshape(len(u), groups, -1), layer.norm.eps).flatten(1) * layer.norm.weight * (gate if after else 1)
     return y @ layer.out.weight.T
 
 
-@pytest.mark.parametrize("variant", ["mamba2", "mamba2 grouped"])
+@pytest.mark.parametrize("variant", ["mamba2", "mamba2 grouped", "mamba2 per channel"])
 def test_it_is_its_recurrence(device, variant):
     layer, x = build(variant, device), text(device, 2, 9)
     assert distance(layer(x).y, torch.stack([written_out(layer, row) for row in x])) < 1e-12

@@ -37,6 +37,13 @@ def test_in_mamba_2_the_gate_comes_before_the_norm(device):
     assert torch.allclose(norm(x, gate), F.rms_norm(x * F.silu(gate), (6,), eps=1e-5), rtol=1e-13)
 
 
+def test_the_norm_may_come_before_the_gate_in_mamba_2_too(device):
+    norm = ready(GroupedRMSNorm(6, groups=2, norm_before_gate=True), device)
+    x, gate = torch.randn(2, 5, 6, device=device, dtype=torch.float64)
+    right = F.rms_norm(x.unflatten(-1, (2, 3)), (3,), eps=1e-5).flatten(-2) * F.silu(gate)
+    assert torch.allclose(norm(x, gate), right, rtol=1e-13)
+
+
 @pytest.mark.parametrize(
     ("groups", "right"),
     [(2, (0.848528, 1.131371, 0.848528, 1.131371)), (1, (0.1194, 0.1592, 1.1940, 1.5921))],

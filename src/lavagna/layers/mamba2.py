@@ -11,7 +11,7 @@ from lavagna.modules.decay import rate, reset_rates, reset_steps, step_size
 from lavagna.modules.heads import Heads, expanded, heads_of
 from lavagna.modules.linear import Linear, WideLinear
 from lavagna.modules.norm import GroupedRMSNorm
-from lavagna.modules.options import number, whole
+from lavagna.modules.options import number, switch, whole
 from lavagna.modules.precision import wide, wide_dtype
 from lavagna.modules.short_conv import ShortConv
 from lavagna.modules.steps import Steps
@@ -27,11 +27,13 @@ class Mamba2(Layer):
 
     In the letters of the other layers x is the value, B the key, C the query. x, B, C are projections of the input u,
     convolved over `conv_size` tokens and passed through SiLU. Head h reads group h // (heads / groups) of B and C. The
-    result is gated, then RMS-normalized over each of the `groups` spans: `norm(y * silu(z))`.
+    result is gated, then RMS-normalized over each of the `groups` spans: `norm(y * silu(z))`, or `norm(y) * silu(z)`
+    with `norm_before_gate`.
 
     - expand: width of x over d_model, 2; heads, head_dim: of x, the largest size up to 64 by default.
     - d_state: width of B and C, d_model up to 128 by default; groups: how many B and C there are, 1.
     - dt_limit: smallest and largest step size. Decays and step sizes are float32 at least.
+    - D_per_channel: one D for each channel of x, False for one a head.
     - depth: how many layers the model has; the output weights start smaller by its square root.
 
     State: `memory` (b, h, head_dim, d_state), `window` (b, conv_size - 1, channels of x, B, C). Initial rates
@@ -53,11 +55,15 @@ class Mamba2(Layer):
         expand: float = 2,
         conv_size: int = 4,
         dt_limit: tuple[float, float] = (0.0, float("inf")),
+        D_per_channel: bool = False,
+        norm_before_gate: bool = False,
         norm_eps: float = 1e-5,
         depth: int | None = None,
     ) -> None:
         super().__init__(d_model)
         number(self.name, "norm_eps", norm_eps, zero=True)
+        switch(self.name, "D_per_channel", D_per_channel)
+        switch(self.name, "norm_before_gate", norm_before_gate)
         width = expanded(self.name, "d_model", d_model, expand)
         self.values = heads_of(self.name, width, heads, head_dim, what="expand * d_model")
         self.keys = Heads(groups, min(d_model, 128) if d_state is None else d_state)
@@ -69,9 +75,10 @@ class Mamba2(Layer):
         self.xbc = Linear(d_model, sum(self.sizes))
         self.step = WideLinear(d_model, self.values.count)
         self.conv = ShortConv(sum(self.sizes), conv_size, bias=True)
-        self.norm = GroupedRMSNorm(inner, groups=groups, eps=norm_eps)
+        self.norm = GroupedRMSNorm(inner, groups=groups, norm_before_gate=norm_before_gate, eps=norm_eps)
         self.out = Linear(inner, d_model)
-        self.A_log, self.D, self.dt_bias = (nn.Parameter(torch.empty(self.values.count)) for _ in range(3))
+        self.A_log, self.dt_bias = (nn.Parameter(torch.empty(self.values.count)) for _ in range(2))
+        self.D = nn.Parameter(torch.empty(self.values if D_per_channel else self.values.count))
         self.reset_parameters()
 
     def _check(self, conv_size: int, dt_limit: tuple[float, float], depth: int | None) -> None:
@@ -108,5 +115,6 @@ class Mamba2(Layer):
         dt = step_size(self.step(x), self.dt_bias).clamp(*self.dt_limit).unsqueeze(-1)
         a = scalar(rate(self.A_log), step=dt)
         o, memory = steps.recur(a, q, k, (dt * v).to(v.dtype), state.memory)
-        o = o + (wide(self.D)[:, None] * v).to(o.dtype)
+        D = wide(self.D)
+        o = o + ((D if D.ndim == 2 else D[:, None]) * v).to(o.dtype)
         return self.out(self.norm(o.flatten(2), self.gate(x))), {"memory": memory, "window": window}

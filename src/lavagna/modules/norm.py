@@ -50,13 +50,15 @@ class GatedRMSNorm(RMSNorm):
 class GroupedRMSNorm(nn.Module):
     """Gate first, norm after, over each of `groups` equal spans of the last axis: `norm(x * silu(gate))` (Mamba-2).
 
-    Dao and Gu 2024, arXiv 2405.21060 (`RMSNormGated` with `norm_before_gate=False`).
+    With `norm_before_gate` it is the norm that comes first, over the same spans: `norm(x) * silu(gate)`.
+
+    Dao and Gu 2024, arXiv 2405.21060 (`RMSNormGated`).
     """
 
-    def __init__(self, width: int, *, groups: int = 1, eps: float = 1e-5) -> None:
+    def __init__(self, width: int, *, groups: int = 1, norm_before_gate: bool = False, eps: float = 1e-5) -> None:
         super().__init__()
         assert width % groups == 0
-        self.groups, self.eps = groups, eps
+        self.groups, self.norm_before_gate, self.eps = groups, norm_before_gate, eps
         self.weight = nn.Parameter(torch.empty(width))
 
     def reset_parameters(self) -> None:
@@ -67,9 +69,15 @@ class GroupedRMSNorm(nn.Module):
     def forward(
         self, x: Shaped[Tensor, "*axes width"], gate: Shaped[Tensor, "*axes width"]
     ) -> Shaped[Tensor, "*axes width"]:
-        spans = (wide(x) * F.silu(wide(gate))).unflatten(-1, (self.groups, -1))
+        y, gate = wide(x), F.silu(wide(gate))
+        if self.norm_before_gate:
+            return (self._normalized(y) * gate).to(x.dtype)
+        return self._normalized(y * gate).to(x.dtype)
+
+    def _normalized(self, x: Tensor) -> Tensor:
+        spans = x.unflatten(-1, (self.groups, -1))
         spans = spans * torch.rsqrt(spans.square().mean(-1, keepdim=True) + self.eps)
-        return (spans.flatten(-2) * self.weight).to(x.dtype)
+        return spans.flatten(-2) * self.weight
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, groups={self.groups}, eps={self.eps}"
