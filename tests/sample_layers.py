@@ -18,6 +18,7 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "s5 blocks": ("s5", {"d_state": 12, "blocks": 3, "readout": "normal", "step_rescale": 2.0}),
     "hyena deep": ("hyena", {"order": 3, "max_length": 100, "bands": 2, "filter_width": 8}),
     "lstm wide": ("lstm", {"expand": 1.5}),
+    "lssl fixed": ("lssl", {"d_state": 5, "init": "random", "fixed": True, "channels": 2, "discretization": "zoh"}),
     "s4 free": ("s4", {"d_state": 8, "tied": False, "init": "lagt"}),
     "dss short": ("dss", {"max_length": 5, "d_state": 8}),
     "dss exp": ("dss", {"method": "exp", "d_state": 8}),

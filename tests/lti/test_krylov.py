@@ -53,14 +53,15 @@ def test_squares_known_for_a_longer_run_serve_a_shorter(device):
     assert torch.equal(doubled(squares(A, 40), B, 11), krylov(A, B, 11))
 
 
-def test_each_row_is_raised_to_its_own_count(device):
+def test_each_vector_is_raised_to_its_own_count(device):
     A, _ = system(device, 3)
-    x = torch.randn(4, 3, 5, device=device, dtype=torch.float64)
-    counts = torch.tensor([0, 1, 6, 7], device=device)
-    found = raised(squares(A, 8), x, counts)
-    for row, count in enumerate(counts.tolist()):
-        right = (torch.linalg.matrix_power(A, count) @ x[row].unsqueeze(-1)).squeeze(-1)
-        assert torch.allclose(found[row], right, rtol=1e-12, atol=1e-13)
+    x = torch.randn(3, 4, 5, device=device, dtype=torch.float64)
+    counts = [0, 1, 6, 7]
+    found = raised(squares(A, 8), x, torch.tensor(counts, device=device))
+    for i, count in enumerate(counts):
+        right = x[:, i : i + 1] @ torch.linalg.matrix_power(A, count).mT
+        assert torch.allclose(found[:, i : i + 1], right, rtol=1e-12, atol=1e-13)
+        assert torch.allclose(raised(squares(A, 8), x, count)[:, i : i + 1], right, rtol=1e-12, atol=1e-13)
 
 
 def test_gradients_are_those_of_the_powers(device):

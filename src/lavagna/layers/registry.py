@@ -17,6 +17,7 @@ LAYERS: dict[str, str | type[Layer]] = {
     "s5": "s5:S5",
     "hyena": "hyena:Hyena",
     "lstm": "lstm:LSTM",
+    "lssl": "lssl:LSSL",
     "s4": "s4:S4",
     "dss": "dss:DSS",
     "s4d": "s4d:S4D",

@@ -146,7 +146,7 @@ def _convolved(system: Modes, u: Tensor, counts: Tensor | None, start: Tensor, f
     Lambda, P, Q, B, C, step = system
     length, u = u.shape[1], u.mT
     if not length:
-        return u.mT, start
+        return u.mT, start.clone()
     y = convolve(u, s4_kernel(Lambda, P, B, C, step, length, Q=Q, conjugates=True).to(u.dtype))
     one = bilinear(Lambda, P, B, step, Q=Q, conjugates=True)
     found = [power.to(u.dtype) for power in powers(one, length)]

@@ -47,13 +47,15 @@ def doubled(powers: list[Tensor], B: Shaped[Tensor, "*#rows n"], length: int) ->
 
 
 def raised(
-    powers: list[Tensor], x: Shaped[Tensor, "n *rows k"], counts: Int[Tensor, " n"]
-) -> Shaped[Tensor, "n *rows k"]:
-    """A^count x, each of n rows with a count of its own: one product for each binary digit of the largest count.
+    powers: list[Tensor], x: Shaped[Tensor, "*#rows q n"], counts: Int[Tensor, " q"] | int
+) -> Shaped[Tensor, "*#rows q n"]:
+    """A^count x for q vectors, each with a count of its own or all with one: a product for each of its binary digits.
 
-    `powers` as `squares` gives them for a length above every count; `x` (n, .., k) with A's leading axes behind n.
+    `powers` as `squares` gives them for a length above every count.
     """
     for digit, power in enumerate(powers):
-        bit = (counts >> digit) & 1
-        x = torch.where(bit.bool().reshape(-1, *(1,) * (x.ndim - 1)), (power @ x.unsqueeze(-1)).squeeze(-1), x)
+        if isinstance(counts, int):
+            x = x @ power.mT if counts >> digit & 1 else x
+        else:
+            x = torch.where(((counts >> digit) & 1).bool()[:, None], x @ power.mT, x)
     return x
