@@ -177,7 +177,7 @@ def test_each_signal_of_a_batch_is_compressed_by_itself_and_none_without_samples
     ("options", "said"),
     [
         ({"kind": "legs", "step": 0.1}, "legs.*takes none.*0.1. Leave it out"),
-        ({"kind": "legz"}, "legs, legt, lagt, fout.*'legz'"),
+        ({"kind": "legz"}, "online_hippo.*legs, legt, lagt, fout.*'legz'"),
         ({"method": "tustin"}, "online_hippo.*zoh, bilinear.*'tustin'"),
     ],
 )
@@ -185,3 +185,8 @@ def test_what_cannot_be_is_refused_in_one_line(options, said):
     with pytest.raises(ValueError, match=said) as caught:
         online_hippo(torch.zeros(3), 4, **options)
     assert "\n" not in str(caught.value)
+
+
+def test_coefficients_of_no_basis_are_refused_by_name():
+    with pytest.raises(ValueError, match="^reconstruct: .*in pairs.*5. Use 6"):
+        reconstruct(torch.zeros(5), [0.5], kind="fout")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lavagna.lti.basis import basis, span
 from lavagna.lti.discretize import METHODS, discretize
-from lavagna.lti.hippo import hippo
+from lavagna.lti.hippo import check, hippo
 
 # Matrices of this many steps are made at a time: solved in one batch, and few enough for any length.
 BLOCK = 128
@@ -37,6 +37,7 @@ def online_hippo(
     >>> online_hippo(torch.tensor([1.0, 2.0, 6.0]), 1, method="euler").flatten().tolist()  # the mean so far
     [1.0, 1.5, 3.0]
     """
+    check("online_hippo", kind, n)
     if method not in METHODS:
         raise ValueError(f"online_hippo: method must be one of {', '.join(METHODS)}, but came as {method!r}.")
     if kind == "legs" and step is not None:
@@ -48,9 +49,9 @@ def online_hippo(
         # The clock of most rules starts before the first sample: what is heard there is that sample, and not silence.
         x = torch.cat([samples[..., :1], x[..., 1:]], -1)
     states = []
-    steps = _steps(kind, n, f.shape[-1], method, step)
+    steps = _steps(kind, n, f.shape[-1], method, step, like=x)
     for sample, (A, B) in zip(samples.unbind(-1), steps, strict=True):
-        x = x @ A.to(x).mT + sample[..., None] * B.to(x)
+        x = x @ A.mT + sample[..., None] * B
         states.append(x)
     return torch.stack(states, -2).to(f.dtype) if states else f.new_zeros(*f.shape, n)
 
@@ -67,19 +68,23 @@ def reconstruct(
     >>> bool((reconstruct(c, [0.25, 0.5, 0.75]) - torch.tensor([0.25, 0.5, 0.75])).abs().max() < 2e-3)
     True
     """
-    when = torch.as_tensor(times, dtype=c.dtype, device=c.device)
-    return c @ basis(kind, c.shape[-1], when).mT
+    check("reconstruct", kind, c.shape[-1])
+    when = torch.as_tensor(times, dtype=torch.float64, device=c.device)
+    return c @ basis(kind, c.shape[-1], when).to(c).mT
 
 
-def _steps(kind: str, n: int, length: int, method: str, step: float | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """The system of each step, one after the other."""
+def _steps(
+    kind: str, n: int, length: int, method: str, step: float | None, *, like: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The system of each step, one after the other, made in float64 and then as `like` is."""
     A, B = hippo(kind, n)
     if kind != "legs":
         size = span(kind, n) / max(length, 1) if step is None else step
-        same = discretize(A, B, size, method, structure="dense")
-        yield from (same for _ in range(length))
+        Ab, Bb = (part.to(like) for part in discretize(A, B, size, method, structure="dense"))
+        yield from ((Ab, Bb) for _ in range(length))
         return
     for first in range(1, length + 1, BLOCK):
         t = torch.arange(first, min(first + BLOCK, length + 1), dtype=torch.float64)
         size = t.reciprocal().log1p() if method in ("zoh", "mamba") else t.reciprocal()
-        yield from zip(*discretize(A, B, size, method, structure="dense"), strict=True)
+        parts = discretize(A, B, size, method, structure="dense")
+        yield from zip(*(part.to(like) for part in parts), strict=True)
