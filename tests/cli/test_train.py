@@ -10,9 +10,9 @@ import torch
 
 from cli.conftest import TINY
 from lavagna.cli.choices import LAYER, PRESET
-from lavagna.cli.run_folder import VOCABULARY
+from lavagna.cli.text_task import VOCABULARY
 from lavagna.training import TrainConfig
-from lavagna.training.objective import next_token_loss
+from lavagna.training.next_token import next_token_loss
 from lavagna.training.run import read_run
 
 
@@ -136,7 +136,7 @@ def test_a_loss_that_is_no_number_ends_the_run_at_a_named_step_with_the_last_goo
         third = torch.is_grad_enabled() and next(updates) == 3
         return next_token_loss(*inputs) * (float("nan") if third else 1)
 
-    monkeypatch.setattr("lavagna.training.trainer.next_token_loss", breaking)
+    monkeypatch.setattr("lavagna.training.next_token.next_token_loss", breaking)
     done = lavagna("train", "--data", text, "--out", tmp_path / "run", *TINY, "--save-every", "1")
     assert done.code == 2
     last = done.err.splitlines()[-1]

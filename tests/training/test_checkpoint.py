@@ -7,10 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lavagna.data import Batches
+from lavagna.data import Splits
 from lavagna.models import LanguageModel
 from lavagna.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from lavagna.training.distributed import World
+from lavagna.training.next_token import NextToken
 from lavagna.training.trainer import Trainer
 
 
@@ -20,10 +21,10 @@ def trainer(model_config, config, device):
 
     def build(updates=2, **settings) -> Trainer:
         tokens = np.random.default_rng(0).integers(256, size=2000)
-        batches = Batches(tokens, batch=config.batch, context=config.context, seed=0)
+        objective = NextToken(Splits(tokens, tokens, None), config, None)
         torch.manual_seed(0)
         trainer = Trainer(
-            LanguageModel(replace(model_config, **settings)).to(device), config, batches, World(device)
+            LanguageModel(replace(model_config, **settings)).to(device), config, objective, World(device)
         )  # fmt: skip
         for step in range(updates):
             trainer.update(step)

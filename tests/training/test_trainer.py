@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from lavagna.data import Batches
+from lavagna.data import Splits
 from lavagna.layers import registry
 from lavagna.models import LanguageModel, ModelConfig
 from lavagna.training import NonFiniteLossError
 from lavagna.training.distributed import World
-from lavagna.training.objective import next_token_loss
+from lavagna.training.next_token import NextToken, next_token_loss
 from lavagna.training.trainer import Trainer
 
 LAYERS = registry.names()
@@ -28,8 +28,8 @@ def trainer(config, device):
     def build(layer="linear_attention", **settings) -> Trainer:
         changed = replace(config, **settings)
         tokens = np.random.default_rng(0).integers(50, size=2000)
-        batches = Batches(tokens, batch=changed.batch, context=changed.context, seed=0)
-        return Trainer(language_model(layer, device), changed, batches, World(device))
+        objective = NextToken(Splits(tokens, tokens, None), changed, None)
+        return Trainer(language_model(layer, device), changed, objective, World(device))
 
     return build
 
@@ -59,7 +59,7 @@ def test_recomputed_activations_give_the_same_loss_and_gradients_bit_for_bit(lay
 
 def test_an_update_reports_the_whole_gradients_norm_before_clipping_and_its_rate(trainer):
     once = trainer(clip=1e-3)
-    rows = once._batches.at(0).to(once._world.device)
+    rows = once.objective.rows(0, 0, once.config.batch).to(once._world.device)
     loss = next_token_loss(once.model, rows)
     gradients = torch.autograd.grad(loss, list(once.model.parameters()))
     norm = sum(gradient.double().square().sum() for gradient in gradients).sqrt()

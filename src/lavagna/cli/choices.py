@@ -5,28 +5,37 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lavagna.models import ModelConfig, preset
+from lavagna.models import StackConfig, preset
+from lavagna.models.kinds import KINDS, read_config
 from lavagna.training import TrainConfig
 
 LAYER = "gated_delta_net"
 PRESET = "1m"
+MODEL_OPTIONS = ("d_model", "depth", "mlp_factor", "dropout", "pooling")
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
-def chosen_model(given: Mapping[str, Any], vocab_size: int, stored: Mapping[str, Any] | None) -> ModelConfig:
+def chosen_model(
+    given: Mapping[str, Any], kind: str, ends: Mapping[str, int], stored: Mapping[str, Any] | None
+) -> StackConfig:
     """The model that the options ask for; what they leave open is as `stored`, the model of the run, or the preset's.
+
+    `ends` are the sizes that the data decides: what goes in and what comes out.
 
     Raises `ValueError` on what no model can be made of, an option that the layer lacks included.
     """
     values = dict(stored or {})
     layer = _pattern(given["layer"]) if "layer" in given else values.get("layer", LAYER)
+    shared = {field.name for field in dataclasses.fields(StackConfig)}
     if stored is None or "preset" in given:
-        values |= preset(given.get("preset", PRESET), layer, vocab_size=vocab_size).to_dict()
-    values |= {name: given[name] for name in ("d_model", "depth", "mlp_factor") if name in given}
+        sizes = preset(given.get("preset", PRESET), layer).to_dict()
+        values |= {name: value for name, value in sizes.items() if name in shared}
+    own = {field.name for field in dataclasses.fields(KINDS[kind][0])}
+    values |= {name: given[name] for name in MODEL_OPTIONS if name in given and name in own}
     if "option" in given:
         values["options"] = parse_options(given["option"], layer)
     try:
-        return ModelConfig.from_dict(values | {"layer": layer, "vocab_size": vocab_size})
+        return read_config(kind, values | {"layer": layer, **ends})
     except TypeError as error:
         raise ValueError(str(error)) from None
 

@@ -165,7 +165,7 @@ class Demonstration:
 
     def _pace(self, config: ModelConfig, settings: TrainConfig) -> float:
         """Seconds an update takes on this machine."""
-        from lavagna.training.objective import next_token_loss
+        from lavagna.training.next_token import next_token_loss
 
         model = LanguageModel(config)
         rows = data.Batches(self.texts.train, batch=settings.batch, context=settings.context, seed=0).at(0)

@@ -14,14 +14,20 @@ class Source(NamedTuple):
 
 
 def open_source(call: str, path: Path, *, device: str | None = None, tokenizer: bool = False) -> Source:
-    """Read the model in a run's or a checkpoint's folder; with `tokenizer`, insist that one is there too.
+    """Read the language model in a run's or a checkpoint's folder; with `tokenizer`, insist that one is there too.
 
     Raises `FileNotFoundError` or `ValueError` where there is none or it can't be read.
     """
     from lavagna.checkpoints import load
+    from lavagna.models import LanguageModel
 
     checkpoint = find_checkpoint(call, path)
     model, found = load(checkpoint, device=device)
+    if not isinstance(model, LanguageModel):
+        raise ValueError(
+            f"{call}: {checkpoint} holds a {model.config.kind}, which judges sequences and writes no text. "
+            "Give a run or a checkpoint of a language model."
+        )
     if tokenizer and found is None:
         raise ValueError(
             f"{call}: {checkpoint} holds a model but no tokenizer.json, so text can't become ids. "

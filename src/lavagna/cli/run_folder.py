@@ -3,69 +3,74 @@
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any
 
-from lavagna.cli.choices import chosen_model, chosen_training
-from lavagna.cli.progress import telling
-from lavagna.data import Splits, Tokenizer, open_splits, prepare, texts
-from lavagna.models import ModelConfig
-from lavagna.training import TrainConfig, read_run
+from lavagna.cli import example_task, text_task
+from lavagna.cli.choices import chosen_training
+from lavagna.cli.task import Task
+from lavagna.models import ClassifierConfig, ModelConfig
+from lavagna.training import read_run
 from lavagna.training.distributed import World
 from lavagna.training.run import Run
 
-TEXT = "text"
-# A vocabulary learned from more text is hardly another one.
-BYTES_FOR_TOKENIZER = 20_000_000
-VOCABULARY = 4096
-
-
-class Task(NamedTuple):
-    """All that a training needs."""
-
-    model: ModelConfig
-    training: TrainConfig
-    texts: Splits
-    tokenizer: Tokenizer
+# What each kind of model learns from: where it is prepared, and the options that are for it alone.
+SOURCES: dict[str, ModuleType] = {ModelConfig.kind: text_task, ClassifierConfig.kind: example_task}
 
 
 @contextmanager
 def opened(given: Mapping[str, Any], world: World) -> Iterator[Task]:
-    """The task that the options describe, its text prepared in the run's folder by the first process.
+    """The task that the options describe, its data prepared in the run's folder by the first process.
 
     Where the task is refused before the run has begun, whatever was written for it is removed again. With `resume` the
-    text is the run's own copy, and what the options leave open is as the run has it.
+    data is the run's own copy, and what the options leave open is as the run has it.
     """
     run = Run(given["out"])
     fresh = not run.folder.exists()
+    kind = world.once(lambda: _kind(given, run))
     try:
-        world.once(lambda: _prepare(given, run))
-        yield _task(given, run)
+        if not given["resume"]:
+            world.once(lambda: _prepare(given, run, kind))
+        stored = read_run(run.folder) if given["resume"] else None
+        yield SOURCES[kind].open_task(given, run, stored)
     except BaseException:
         if world.first and not given["resume"] and not run.config.exists():
-            shutil.rmtree(run.folder / TEXT, ignore_errors=True)
+            SOURCES[kind].remove(run)
             if fresh:
                 shutil.rmtree(run.folder, ignore_errors=True)
         raise
 
 
-def _prepare(given: Mapping[str, Any], run: Run) -> None:
-    if given["resume"]:
-        read_run(run.folder)
-        return
-    _refuse_used(run)
-    source = given.get("data", "stdlib")
-    # Whatever is wrong with the sizes is said before minutes are spent on the text.
-    chosen_training(given, None)
-    size = given.get("vocab_size", VOCABULARY) if given.get("tokenizer") == "bpe" else 256
-    chosen_model(given, size, None)
-    tokenizer = _tokenizer(given, source)
-    options = {name: given[name] for name in ("validation", "limit_bytes") if name in given}
-    with telling("reading the text") as progress:
-        prepare(source, tokenizer, run.folder / TEXT, progress=progress, **options)
-    tokenizer.save(run.folder / TEXT)
+def _kind(given: Mapping[str, Any], run: Run) -> str:
+    """The kind of model to train. Raises ValueError where the options, or options and run, contradict each other."""
+    if "data" in given and "classify" in given:
+        raise ValueError(
+            "train: --data and --classify exclude each other: the one trains a language model on text, the other a "
+            "classifier on labeled sequences. Give one of them."
+        )
+    asked = ClassifierConfig.kind if "classify" in given else ModelConfig.kind
+    kind = read_run(run.folder).kind if given["resume"] else asked
+    contrary = [
+        _flag(name) for other, source in SOURCES.items() if other != kind for name in source.ONLY & given.keys()
+    ]
+    if contrary and given["resume"]:
+        raise ValueError(
+            f"train: the run in '{run.folder}' trains a {kind.replace('_', ' ')}, which {contrary[0]} is not for. "
+            "Leave it out, or choose another folder."
+        )
+    if contrary:
+        raise ValueError(
+            f"train: {contrary[0]} is not for a {kind.replace('_', ' ')}. "
+            + ("Leave it out." if "classify" in given else "It goes with --classify.")
+        )
+    return kind
 
 
-def _refuse_used(run: Run) -> None:
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _prepare(given: Mapping[str, Any], run: Run, kind: str) -> None:
     if run.folder.exists() and not run.folder.is_dir():
         raise ValueError(f"train: '{run.folder}' is a file, but a folder was wanted. Choose another --out.")
     if run.config.exists():
@@ -73,26 +78,6 @@ def _refuse_used(run: Run) -> None:
             f"train: '{run.folder}' already holds a run, {run.step} steps long. Go on with --resume, or choose another "
             "--out."
         )
-
-
-def _tokenizer(given: Mapping[str, Any], source: str) -> Tokenizer:
-    kind = given.get("tokenizer", "bytes")
-    if kind not in ("bytes", "bpe"):
-        raise ValueError(f"train: --tokenizer came as {kind!r}, but bytes or bpe was wanted.")
-    if kind == "bytes":
-        if "vocab_size" in given and given["vocab_size"] != 256:
-            raise ValueError(
-                f"train: --vocab-size {given['vocab_size']} came with --tokenizer bytes, whose vocabulary is the 256 "
-                "bytes. Add --tokenizer bpe, or leave it out."
-            )
-        return Tokenizer.bytes()
-    limit = min(given.get("limit_bytes", BYTES_FOR_TOKENIZER), BYTES_FOR_TOKENIZER)
-    return Tokenizer.train(texts(source, limit_bytes=limit), vocab_size=given.get("vocab_size", VOCABULARY))
-
-
-def _task(given: Mapping[str, Any], run: Run) -> Task:
-    stored = read_run(run.folder) if given["resume"] else None
-    folder = run.folder / TEXT
-    splits, tokenizer = open_splits(folder), Tokenizer.load(folder)
-    model = chosen_model(given, splits.header.vocab_size, stored.model if stored else None)
-    return Task(model, chosen_training(given, stored.training if stored else None), splits, tokenizer)
+    # Whatever is wrong with the sizes is said before minutes are spent on the data.
+    chosen_training(given, None)
+    SOURCES[kind].prepare_task(given, run)

@@ -12,14 +12,14 @@ from torch.optim import Optimizer
 from lavagna import checkpoints
 from lavagna.atomic_file import sync
 from lavagna.data import Tokenizer
-from lavagna.models import LanguageModel
+from lavagna.models import Stack
 
 FORMAT = "lavagna-training-1"
 OPTIMIZER = "optimizer.safetensors"
 
 
 def save_checkpoint(
-    folder: Path, step: int, model: LanguageModel, optimizer: Optimizer, tokenizer: Tokenizer | None, *, keep: int
+    folder: Path, step: int, model: Stack, optimizer: Optimizer, tokenizer: Tokenizer | None, *, keep: int
 ) -> Path:
     """Write `folder/step-00000100` and then remove all but the newest `keep`.
 
@@ -56,7 +56,7 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def load_checkpoint(checkpoint: Path, model: LanguageModel, optimizer: Optimizer) -> None:
+def load_checkpoint(checkpoint: Path, model: Stack, optimizer: Optimizer) -> None:
     """Put a checkpoint's parameters and moments, bit for bit, into a model and its optimizer.
 
     Raises `ValueError` where the files are damaged, of another version, or of another model.

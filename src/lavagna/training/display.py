@@ -58,10 +58,13 @@ class Bar:
     def tell(self, record: Record) -> None:
         """Move the bar and its numbers on; those of an evaluation stay beside it until the next one."""
         if "validation_loss" in record:
-            self._validation = f"val {record['validation_loss']:.3f}  "
+            right = record.get("validation_accuracy")
+            self._validation = f"val {record['validation_loss']:.3f}  " + (
+                "" if right is None else f"{right:.1%} right  "
+            )
         else:
-            loss, bits, speed = record["loss"], record["bits_per_byte"], record["tokens_per_second"]
-            numbers = f"loss {loss:.3f}  {self._validation}{bits:.2f} bits/byte  {speed:,.0f} tok/s"
+            bits = f"{record['bits_per_byte']:.2f} bits/byte  " if "bits_per_byte" in record else ""
+            numbers = f"loss {record['loss']:.3f}  {self._validation}{bits}{_speed(record, 'tok/s', 'seq/s')}"
             self._progress.update(self._task, completed=record["step"], description=numbers)
 
     def close(self) -> None:
@@ -78,9 +81,14 @@ def _numbers(record: Record, prefix: str = "") -> str:
     text = f"{prefix.replace('_', ' ')}loss {record[prefix + 'loss']:.4f}"
     if (bits := record.get(prefix + "bits_per_byte")) is not None:
         text += f"  {bits:.3f} bits/byte"
-    if (speed := record.get("tokens_per_second")) is not None:
-        text += f"  {speed:,.0f} tokens/s"
-    return text
+    if (right := record.get(prefix + "accuracy")) is not None:
+        text += f"  {right:.1%} right"
+    return f"{text}  {_speed(record, 'tokens/s', 'sequences/s')}".rstrip()
+
+
+def _speed(record: Record, tokens: str, sequences: str) -> str:
+    units = {"tokens_per_second": tokens, "sequences_per_second": sequences}
+    return "".join(f"{record[name]:,.0f} {unit}" for name, unit in units.items() if name in record)
 
 
 def _clock(seconds: float) -> str:

@@ -11,8 +11,9 @@ SMOOTHING = 0.03
 def draw_loss_curve(records: list[Record], path: Path) -> None:
     """Draw the training loss, step by step and smoothed, and the validation loss of a run's log into a PNG.
 
-    The left axis is in nats a token and, where the log has them, the right one in bits a byte. The smoothed line is a
-    mean that forgets with a time constant of three hundredths of the run. The file appears whole or not at all.
+    The left axis is in nats and, where the log has them, the right one in bits a byte, or the share of right answers on
+    what was held out. The smoothed line is a mean that forgets with a time constant of three hundredths of the run. The
+    file appears whole or not at all.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -21,7 +22,8 @@ def draw_loss_curve(records: list[Record], path: Path) -> None:
     steps, losses = _points(records, "loss")
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="step", ylabel="loss (nats a token)", title="Loss while training")
+    each = "sequence" if any("validation_accuracy" in record for record in records) else "token"
+    axes = figure.add_subplot(xlabel="step", ylabel=f"loss (nats a {each})", title="Loss while training")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.plot(steps, losses, color="#2a78b5", alpha=0.3, linewidth=0.8)
     axes.plot(steps, _smooth(losses), color="#2a78b5", linewidth=1.8, label="train")
@@ -49,7 +51,14 @@ def _smooth(losses: list[float]) -> list[float]:
 def _frame(axes, losses: list[float], records: list[Record]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
+    lines = list(axes.lines)[1:]
+    steps, right = _points(records, "validation_accuracy")
+    if steps:
+        shares = axes.twinx()
+        shares.spines["top"].set_visible(False)
+        shares.set(ylim=(0, 1.02), ylabel="right answers")
+        lines += shares.plot(steps, right, "s--", color="#3a8f5c", markersize=3, linewidth=1.2, label="right answers")
+    axes.legend(handles=lines, frameon=False)
     ratios = [record["bits_per_byte"] / record["loss"] for record in records if "bits_per_byte" in record]
     if ratios and ratios[0] > 0:
         bits = axes.secondary_yaxis("right", functions=(lambda y: y * ratios[0], lambda y: y / ratios[0]))

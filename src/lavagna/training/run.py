@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lavagna.atomic_file import atomic_file
+from lavagna.models import ModelConfig
+from lavagna.models.kinds import read_config
 from lavagna.training.checkpoint import list_checkpoints, step_of, tidy
 from lavagna.training.config import TrainConfig
 from lavagna.version import __version__
@@ -20,11 +22,20 @@ FREE = {
 
 
 class Settings(NamedTuple):
-    """What a run was started with: the model's config and the data as plain values, and the training's."""
+    """What a run was started with: the model's config and the data as plain values, and the training's.
+
+    `kind` is the kind of model; runs that don't say theirs are of language models.
+    """
 
     model: dict[str, Any]
     training: TrainConfig
     data: dict[str, Any]
+    kind: str = ModelConfig.kind
+
+    @property
+    def model_config(self) -> Any:
+        """The model's config, with fields that came later at their defaults."""
+        return read_config(self.kind, self.model)
 
 
 class Run:
@@ -89,12 +100,22 @@ def read_run(folder: Path) -> Settings:
             f"read_run: {path} holds {came}, written by lavagna {version}, but {FORMAT} was wanted. "
             "Train anew with this version, or go on with that one."
         )
-    return Settings(content["model"], TrainConfig.from_dict(content["training"]), content["data"])
+    kind = content.get("kind", ModelConfig.kind)
+    return Settings(content["model"], TrainConfig.from_dict(content["training"]), content["data"], kind)
 
 
 def _compare(folder: Path, stored: Settings, asked: Settings) -> None:
     names = [field.name for field in fields(TrainConfig) if field.name not in FREE]
-    before = {**stored.model, **stored.data, **{name: getattr(stored.training, name) for name in names}}
+    if stored.kind != asked.kind:
+        raise ValueError(
+            f"train: the run in {folder} trains a {stored.kind.replace('_', ' ')}, not a "
+            f"{asked.kind.replace('_', ' ')}. Choose another folder."
+        )
+    before = {
+        **stored.model_config.to_dict(),
+        **stored.data,
+        **{name: getattr(stored.training, name) for name in names},
+    }
     now = {**asked.model, **asked.data, **{name: getattr(asked.training, name) for name in names}}
     changed = [
         f"{name} {before.get(name)!r} (now {now.get(name)!r})"

@@ -2,29 +2,33 @@
 
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from lavagna.data import Splits, Tokenizer
-from lavagna.models import LanguageModel
+from lavagna.data import Tokenizer
 from lavagna.training.checkpoint import save_checkpoint
 from lavagna.training.distributed import World
 from lavagna.training.log import Record
-from lavagna.training.objective import Validation, bits_per_byte
 from lavagna.training.report import Report
 from lavagna.training.run import Run
 from lavagna.training.trainer import NonFiniteLossError, Trainer
 
+MEASURES = ("loss", "validation_loss", "validation_bits_per_byte", "validation_accuracy")
+
 
 class TrainResult(NamedTuple):
-    """What a training ended with. Losses are in nats a token, None where there was nothing to judge by."""
+    """What a training ended with: the model, and the last losses in nats a token or, of a classifier, a sequence.
 
-    model: LanguageModel
+    What was held out is judged in bits a byte or by the share of right answers; None is what there was not.
+    """
+
+    model: Any
     folder: Path
     checkpoint: Path
     step: int
     loss: float | None
     validation_loss: float | None
-    validation_bits_per_byte: float | None
+    validation_bits_per_byte: float | None = None
+    validation_accuracy: float | None = None
 
 
 class Sitting:
@@ -34,17 +38,15 @@ class Sitting:
         self,
         run: Run,
         trainer: Trainer,
-        texts: Splits,
         tokenizer: Tokenizer | None,
         world: World,
         *,
         seconds: float | None,
         quiet: bool,
     ) -> None:
-        self.run, self.trainer, self.texts, self.tokenizer, self.world = run, trainer, texts, tokenizer, world
+        self.run, self.trainer, self.tokenizer, self.world = run, trainer, tokenizer, world
         self.config = trainer.config
         self.report = Report(run, self.config.steps, quiet) if world.first else None
-        self.validation = Validation(texts.validation, self.config)
         self._pace: float | None = None
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._start = time.monotonic() - (self.report.last.get("seconds", 0.0) if self.report else 0.0)
@@ -82,23 +84,17 @@ class Sitting:
         update = self.trainer.update(step - 1)
         taken = time.monotonic() - begin
         self._pace = taken if self._pace is None else 0.9 * self._pace + 0.1 * taken
-        self._tell(
-            step=step,
-            loss=update.loss,
-            bits_per_byte=bits_per_byte(update.loss, self.texts.train.bytes_per_token),
-            lr=update.lr,
-            grad_norm=update.grad_norm,
-            tokens_per_second=self.config.tokens_per_step / self._pace,
-        )
+        objective = self.trainer.objective
+        more = objective.told(update.loss) | {"lr": update.lr, "grad_norm": update.grad_norm}
+        self._tell(step=step, loss=update.loss, **more, **{objective.speed: objective.per_update / self._pace})
 
     def _evaluate(self, step: int) -> None:
-        if not self.validation.possible:
+        measures = self.trainer.objective.judge(self.trainer.model, self.world)
+        if not measures:
             return
-        loss = self.validation.loss(self.trainer.model, self.world)
-        if not abs(loss) < float("inf"):
+        if not abs(loss := measures["validation_loss"]) < float("inf"):
             raise NonFiniteLossError(f"the validation loss is {loss} at step {step}")
-        bits = bits_per_byte(loss, self.texts.validation.bytes_per_token)
-        self._tell(step=step, validation_loss=loss, validation_bits_per_byte=bits)
+        self._tell(step=step, **measures)
 
     def _save(self, step: int) -> None:
         assert self.report is not None
@@ -130,7 +126,5 @@ class Sitting:
             folder=self.run.folder,
             checkpoint=self.run.latest,
             step=self.run.step,
-            loss=last.get("loss"),
-            validation_loss=last.get("validation_loss"),
-            validation_bits_per_byte=last.get("validation_bits_per_byte"),
+            **{name: last.get(name) for name in MEASURES},
         )

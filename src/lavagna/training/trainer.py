@@ -9,16 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lavagna.data import Batches
-from lavagna.models import LanguageModel
+from lavagna.models import Stack
 from lavagna.training.config import TrainConfig
 from lavagna.training.distributed import World
 from lavagna.training.groups import parameter_groups
-from lavagna.training.objective import next_token_loss, portions
+from lavagna.training.objective import Objective, portions
 
 
 class Update(NamedTuple):
-    """What an update saw: the loss before it in nats a token, the norm of the gradient before clipping, its rate."""
+    """What an update saw: the loss before it in nats, the norm of the gradient before clipping, its rate."""
 
     loss: float
     grad_norm: float
@@ -36,10 +35,10 @@ class Trainer:
     moments carries from one update to the next.
     """
 
-    def __init__(self, model: LanguageModel, config: TrainConfig, batches: Batches, world: World) -> None:
+    def __init__(self, model: Stack, config: TrainConfig, objective: Objective, world: World) -> None:
         self.model = model
         self.config = config
-        self._batches = batches
+        self.objective = objective
         self._world = world
         groups = parameter_groups(model, config.weight_decay)
         kind = world.device.type
@@ -77,8 +76,8 @@ class Trainer:
         total = torch.zeros((), device=self._world.device)
         self.model.eval()
         for low, high in portions(*self._world.share(self.config.batch), self.config.micro_batch):
-            rows = self._batches.rows(step, low, high).to(self._world.device)
-            total += next_token_loss(self.model, rows, self.config.dtype)
+            rows = self.objective.rows(step, low, high).to(self._world.device)
+            total += self.objective.loss(self.model, rows)
         self.model.train()
         _check_finite("loss", self._world.mean(total).item(), step)
 
@@ -86,9 +85,9 @@ class Trainer:
         start, stop = self._world.share(self.config.batch)
         total = torch.zeros((), device=self._world.device)
         for low, high in portions(start, stop, self.config.micro_batch):
-            rows = self._batches.rows(step, low, high).to(self._world.device)
+            rows = self.objective.rows(step, low, high).to(self._world.device)
             with self._exchange(last=high == stop):
-                loss = next_token_loss(self._parallel, rows, self.config.dtype) * ((high - low) / (stop - start))
+                loss = self.objective.loss(self._parallel, rows) * ((high - low) / (stop - start))
                 loss.backward()
             total += loss.detach()
         return total
