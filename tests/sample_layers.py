@@ -22,6 +22,7 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "s4 free": ("s4", {"d_state": 8, "tied": False, "init": "lagt"}),
     "dss short": ("dss", {"max_length": 5, "d_state": 8}),
     "dss exp": ("dss", {"method": "exp", "d_state": 8}),
+    "h3 outer": ("h3", {"heads": 8, "d_state": 4, "conv_size": 3, "init": "legs"}),
     "s4d real": ("s4d", {"init": "real", "d_state": 3}),
     "s4d bilinear": ("s4d", {"discretization": "bilinear", "d_state": 8, "init": "lin"}),
     "mamba2 per channel": ("mamba2", {"head_dim": 16, "groups": 2, "D_per_channel": True, "norm_before_gate": True}),

@@ -20,6 +20,7 @@ LAYERS: dict[str, str | type[Layer]] = {
     "lssl": "lssl:LSSL",
     "s4": "s4:S4",
     "dss": "dss:DSS",
+    "h3": "h3:H3",
     "s4d": "s4d:S4D",
     "softmax_attention": "softmax_attention:SoftmaxAttention",
 }
