@@ -172,6 +172,21 @@ def test_the_way_past_the_state_fits_inputs_and_outputs(B, C, D, device):
     assert difference(some.recur(u).y, still.recur(u).y + past) < 1e-12
 
 
+@pytest.mark.parametrize("column", [True, False])
+@pytest.mark.parametrize("row", [True, False])
+def test_one_input_may_come_with_or_without_an_axis_of_its_own(column, row, device):
+    A, B, C, _ = parts("dense", device)
+    right = System(A, B, C)
+    some = System(A, B[:, None] if column else B, C[None] if row else C)
+    u = inputs(right, device)
+    y = right.convolve(u)
+    for face in (some.convolve, lambda u: some.recur(u).y):
+        assert difference(face(u), y) < 1e-12
+        assert difference(face(u[..., None]), y[..., None] if row else y) < 1e-12
+    assert difference(some.step(u[:, 0]).y, y[:, 0]) < 1e-12
+    assert difference(some.step(u[:, :1]).y, y[:, :1] if row else y[:, 0]) < 1e-12
+
+
 @EVERY_KIND
 @EVERY_METHOD
 def test_gradients_pass_gradcheck_through_the_system_and_both_states(kind, method, device):
@@ -221,10 +236,10 @@ def test_a_system_that_cannot_be_is_refused_in_one_line(change, said):
     ("call", "said"),
     [
         (
-            lambda some: some.convolve(torch.ones(2, 5, 1)),
-            r"convolve: u must be a floating tensor \(b t\).*\(2, 5, 1\)",
+            lambda some: some.convolve(torch.ones(2, 5, 2)),
+            r"convolve: u must be a floating tensor \(b t 1\) or \(b t\).*\(2, 5, 2\)",
         ),
-        (lambda some: some.step(torch.ones(2, 5)), r"step: u must be a floating tensor \(b\)"),
+        (lambda some: some.step(torch.ones(2, 5)), r"step: u must be a floating tensor \(b 1\) or \(b\)"),
         (lambda some: some.recur(torch.ones(2, 5, dtype=torch.int64)), "recur: .*int64"),
         (lambda some: some.recur(torch.ones(2, 5), torch.ones(1, 4)), r"state must be \(b n\) = \(2, 4\)"),
         (lambda some: some.recur(torch.ones(2, 5), form="scan"), "recurrent or auto for a dense A.*'scan'"),

@@ -39,10 +39,11 @@ class System:
         x_t = Ab x_{t-1} + Bb u_t,     y_t = C x_t + D u_t          step by step, `step` and `recur`
         y = K * u + D u,     K_l = C Ab^l Bb                        at once, `kernel` and `convolve`
 
-    `A` is dense (n n) or diagonal (n). `B` (n) takes one input, u (b t), or is (n m) and takes m, u (b t m); `C` (n)
-    gives one output or is (p n) and gives p. `D` is a number (0 for none), a matrix (p m), or a vector: of p or m
-    channels where the other is one, of both where they are as many. `step` is a number or a tensor without axes, and
-    is kept as `step_size`.
+    `A` is dense (n n) or diagonal (n). `B` is (n) for one input or (n m) for m, `C` (n) for one output or (p n) for p;
+    `D` a number (0 or None for none), a matrix (p m), or a vector: of p or m channels where the other is one, of both
+    where they are as many. `step` is a number or a tensor without axes, and is kept as `step_size`. A signal is
+    u (b t m), answered by y (b t p), or by y (b t) where C is (n); one input may come as u (b t), and then a single
+    output goes as y (b t).
 
     All may be real or complex. Matrices are float32 at least; what is computed has the dtype that a product of `u` and
     the matrices has. Nothing is kept between calls: parameters that change, change the next call, and gradients flow to
@@ -68,7 +69,7 @@ class System:
         A: Shaped[Tensor, "..."],
         B: Shaped[Tensor, "..."],
         C: Shaped[Tensor, "..."],
-        D: Shaped[Tensor, "..."] | float = 0.0,
+        D: Shaped[Tensor, "..."] | float | None = None,
         step: Shaped[Tensor, ""] | float = 1.0,
         method: str = "zoh",
     ) -> None:
@@ -80,7 +81,7 @@ class System:
             object.__setattr__(self, name, value)
         self._check()
         # No way past the state fits any number of inputs and outputs.
-        none = not isinstance(D, Tensor) and D == 0
+        none = D is None or (not isinstance(D, Tensor) and D == 0)
         passes = A.new_zeros(self.outputs, self.inputs, dtype=dtype) if none else torch.as_tensor(D, device=A.device)
         object.__setattr__(self, "D", self._fitting(passes.to(dtype)))
 
@@ -119,12 +120,13 @@ class System:
 
     def convolve(self, u: Shaped[Tensor, "..."], state: Shaped[Tensor, "b n"] | None = None) -> Shaped[Tensor, "..."]:
         """The answer to a whole text at once, from the state (b n) before it, zeros where None."""
+        single = u.ndim == 2
         u, state = self._given("convolve", u, state, axes=3)
         system, steps = self._matrices(u.dtype), u.shape[1]
         y = convolve(u.mT.unsqueeze(1), self._filters(system, steps)).sum(2).mT
         if state is not None:
             y = y + self._free(system, state, steps)
-        return self._single(y + u @ system.D.mT)
+        return self._channels(y + u @ system.D.mT, single)
 
     def recur(
         self, u: Shaped[Tensor, "..."], state: Shaped[Tensor, "b n"] | None = None, *, form: str = "auto"
@@ -135,17 +137,18 @@ class System:
         """
         if self.dense and form not in ("auto", "recurrent"):
             raise ValueError(f"System.recur: form must be recurrent or auto for a dense A, but came as {form!r}.")
+        single = u.ndim == 2
         u, state = self._given("recur", u, state, axes=3)
         system = self._matrices(u.dtype)
         written = u @ system.B.mT
         before = written.new_zeros(written.shape[0], written.shape[2]) if state is None else state
         states, after = _fold(system.A, written, before) if self.dense else self._modes(written, before, form)
-        return Response(self._single(states @ system.C.mT + u @ system.D.mT), after)
+        return Response(self._channels(states @ system.C.mT + u @ system.D.mT, single), after)
 
     def step(self, u_t: Shaped[Tensor, "..."], state: Shaped[Tensor, "b n"] | None = None) -> Response:
         """The answer to one step, u_t (b) or (b m), and the state after it."""
-        u_t, state = self._given("step", u_t, state, axes=2)
-        y, after = self.recur(u_t if self.B.ndim == 1 else u_t.unsqueeze(1), state)
+        self._given("step", u_t, state, axes=2)
+        y, after = self.recur(u_t.unsqueeze(1), state)
         return Response(y.squeeze(1), after)
 
     def _discretized(self) -> Discrete:
@@ -182,18 +185,21 @@ class System:
         found = recur(a, ones, ones, written[..., None], state[..., None, None], form=form)
         return _own(found.output[..., 0], written.dtype), _own(found.state[..., 0, 0], written.dtype)
 
-    def _single(self, y: Tensor) -> Tensor:
-        """(b t p), without the last axis where C is a vector."""
-        return y.squeeze(-1) if self.C.ndim == 1 else y
+    def _channels(self, y: Tensor, single: bool) -> Tensor:
+        """(b t p), without the last axis where C is a vector, or where a single input had none either."""
+        return y.squeeze(-1) if self.C.ndim == 1 or (single and self.outputs == 1) else y
 
     def _given(self, call: str, u: Tensor, state: Tensor | None, *, axes: int) -> tuple[Tensor, Tensor | None]:
         """The input with an axis of channels, and the state, in the answer's dtype; ValueError if they don't fit."""
-        single, n = self.B.ndim == 1, self.A.shape[-1]
-        floating = isinstance(u, Tensor) and (u.is_floating_point() or u.is_complex())
-        if not floating or u.ndim != axes - single or (not single and u.shape[-1] != self.inputs):
-            wanted = ("b", "b t")[axes - 2] + ("" if single else f" {self.inputs}")
-            came = f"{tuple(u.shape)} {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
-            raise ValueError(f"System.{call}: u must be a floating tensor ({wanted}), but came as {came}.")
+        n, m = self.A.shape[-1], self.inputs
+        single = m == 1 and u.ndim == axes - 1
+        floating = u.is_floating_point() or u.is_complex()
+        if not floating or not (single or (u.ndim == axes and u.shape[-1] == m)):
+            time = "b t" if axes == 3 else "b"
+            wanted = f"({time} {m})" + (f" or ({time})" if m == 1 else "")
+            raise ValueError(
+                f"System.{call}: u must be a floating tensor {wanted}, but came as {tuple(u.shape)} {u.dtype}."
+            )
         if state is not None and tuple(state.shape) != (u.shape[0], n):
             raise ValueError(
                 f"System.{call}: state must be (b n) = {(u.shape[0], n)}, but came as {tuple(state.shape)}."
