@@ -120,6 +120,18 @@ def test_steps_of_a_batch_are_discretized_each_by_itself(method, shape, device):
             assert torch.allclose(Bb[i, j], alone.B, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("step", [0.1, torch.tensor([0.1, 2.0], dtype=REAL)])
+def test_a_single_mode_needs_no_axis(step, device):
+    A, B = torch.tensor([-1.5, 2.0], dtype=REAL, device=device)
+    step = step if isinstance(step, float) else step.to(device)
+    for call in (
+        lambda A, B: lv.lti.discretize(A, B, step, "zoh"),
+        lambda A, B: lv.lti.exponential_trapezoid(A, B, step, 0.3),
+    ):
+        for alone, listed in zip(call(A, B), call(A[None], B[None]), strict=True):
+            assert torch.equal(alone, listed[..., 0])
+
+
 def test_structure_says_what_a_square_batch_is(device):
     A, B = -torch.rand(3, 3, dtype=REAL, device=device), torch.ones(3, 3, dtype=REAL, device=device)
     with pytest.raises(ValueError, match=r"\(3, 3\) and B \(3, 3\).*structure='dense' or structure='diagonal'"):
@@ -140,7 +152,7 @@ def test_structure_says_what_a_square_batch_is(device):
         ((2, 3), (2, 3), {"step": torch.ones(5)}, r"step as \(5,\)"),
         ((2, 3), (2, 3), {"structure": "dense"}, r"'dense'.*\(2, 3\)"),
         ((3,), (3,), {"structure": "full"}, "'full'"),
-        ((), (), {}, r"\(\)"),
+        ((), (3,), {}, r"\(\)"),
         ((3,), (3,), {"method": "tustin"}, "zoh, bilinear, euler, backward_euler, mamba.*'tustin'"),
     ],
 )

@@ -48,6 +48,7 @@ def discretize(
     (n systems of n modes, or one system of n inputs) is refused. `B` is a matrix when it has as many axes as a dense
     `A`, or one more than a diagonal one; else a vector. Leading axes broadcast. `step`, a number or a tensor, has
     leading axes only, and may bring new ones; a step for each mode is `A * step, B * step` with a step of 1.
+    Both `A` and `B` may be without axes, a single mode.
 
     Real or complex, float32 or float64, kept; singular `A`, zero eigenvalues and tiny steps are exact, and gradients
     finite. Raises ValueError on an unknown method or shapes that don't fit. Dense: O(n^3).
@@ -59,6 +60,8 @@ def discretize(
     """
     if method not in METHODS:
         raise ValueError(f"discretize: method must be one of {', '.join(METHODS)}, but came as {method!r}.")
+    if A.ndim == B.ndim == 0:
+        return Discrete(*(part[..., 0] for part in discretize(A[None], B[None], step, method, structure="diagonal")))
     system = _scaled("discretize", A, B, step, structure)
     Ab, Bb = (_dense if system.dense else _diagonal)(system.z, system.write, method)
     return Discrete(Ab, Bb.squeeze(-1) if system.vector else Bb)
@@ -78,6 +81,9 @@ def exponential_trapezoid(
     >>> (alpha.item(), beta.item(), gamma.item())
     (1.0, 0.25, 0.25)
     """
+    if A.ndim == B.ndim == 0:
+        parts = exponential_trapezoid(A[None], B[None], step, lam, structure="diagonal")
+        return Trapezoid(*(part[..., 0] for part in parts))
     system = _scaled("exponential_trapezoid", A, B, step, structure)
     late = _behind(lam, system.z, 2)
     Ab, write = (_dense if system.dense else _diagonal)(system.z, system.write, "mamba")
