@@ -1,6 +1,6 @@
 """The convolution form: where the transition never changes, every step reads the past through one filter."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -116,8 +116,36 @@ def _transformed(inputs: Tensor, kernel: Tensor, steps: int) -> Tensor:
     if inputs.is_complex() or kernel.is_complex():
         product = torch.fft.fft(inputs, n=size) * torch.fft.fft(kernel, n=size)
         return torch.fft.ifft(product)[..., past : past + steps]
-    product = torch.fft.rfft(inputs, n=size) * torch.fft.rfft(kernel, n=size)
+    product = _spectrum(inputs, size) * _spectrum(kernel, size)
     return torch.fft.irfft(product, n=size)[..., past : past + steps]
+
+
+class _Spectrum(torch.autograd.Function):
+    """The transform of a real signal, padded. Where torch goes back by a complex one, this does by a real one."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, size: int) -> Tensor:
+        return torch.fft.rfft(x, n=size)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+        ctx.length, ctx.size = inputs[0].shape[-1], inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        # The inverse counts every frequency twice, for its mirror image, but the first and, of an even size, the last.
+        ends = torch.zeros(gradient.shape[-1], device=gradient.device, dtype=gradient.real.dtype)
+        ends[0] = 1
+        ends[-1] = 1 if ctx.size % 2 == 0 else ends[-1]
+        halved = gradient * (0.5 + 0.5 * ends)
+        return torch.fft.irfft(halved, n=ctx.size, norm="forward")[..., : ctx.length], None
+
+
+def _spectrum(x: Tensor, size: int) -> Tensor:
+    return _Spectrum.apply(x, size)  # pyright: ignore[reportReturnType]
 
 
 def _direct(inputs: Tensor, kernel: Tensor, steps: int) -> Tensor:
