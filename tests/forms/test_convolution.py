@@ -114,14 +114,14 @@ def test_a_hundred_thousand_steps_do_not_wrap_around(method, device):
     assert largest(late.output - kernel[1:5]) < 1e-5
 
 
-@pytest.mark.parametrize(("t", "length"), [(64, 64), (50, 300), (300, 50), (200, 200)])
+@pytest.mark.parametrize(("t", "length"), [(64, 64), (1000, 16), (2, 2048), (50, 300), (300, 50), (200, 200)])
 def test_the_direct_method_is_causal_to_the_last_bit(t, length, device):
     u, kernel = drawn(2, t, device=device, dtype=torch.float32), drawn(2, length, device=device, dtype=torch.float32)
     before = convolve(u, kernel, method="direct")
     later = u.clone()
     later[:, t // 2 :] = 1e30
     assert torch.equal(convolve(later, kernel, method="direct")[:, : t // 2], before[:, : t // 2])
-    if min(t, length) <= 64:
+    if length <= 16 or t * length <= 4096:
         assert torch.equal(convolve(u, kernel), before)
 
 

@@ -8,10 +8,12 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 METHODS = ("fft", "direct")
-# Up to this many steps or taps a triangle of products costs little more than two transforms, and is exactly causal.
+# Steps of a block of the direct method.
 SHORT = 64
-# Entries of one triangle of the direct method, so that one step meets many taps at once and many steps few.
+# Entries of one of its triangles, so that one step meets many taps at once and many steps few. Up to so many products
+# a channel, or with a few taps, it costs little more than transforms do, and is exactly causal.
 ENTRIES = 4096
+FEW = 16
 
 
 class Convolved(NamedTuple):
@@ -56,9 +58,9 @@ def convolve(u: Shaped[Tensor, "..."], kernel: Shaped[Tensor, "..."], *, method:
     `u` (..., t) and `kernel` (..., L), real or complex, have time last; the axes before it broadcast; t and L may be
     any, 0 too, the kernel longer or shorter than the text.
 
-    - method: "fft", cost O((t + L) log(t + L)); "direct", cost O(t L), memory O(t + L); "auto" takes direct where t or
-      L is at most 64. Both give the same numbers. The direct one is exactly causal: later inputs change no bit. A
-      transform spreads its rounding over all steps, 1e-7 of the largest input in float32.
+    - method: "fft", cost O((t + L) log(t + L)); "direct", cost O(t L), memory O(t + L); "auto" takes direct where L is
+      at most 16 or t L at most 4096. Both give the same numbers. The direct one is exactly causal: later inputs change
+      no bit. A transform spreads its rounding over all steps, 1e-7 of the largest input in float32.
 
     Sums are float32, float64 where `u` or `kernel` is, whatever came, inside `torch.autocast` too; the output has the
     dtype of `u`, made complex where the kernel is. Raises ValueError on shapes, dtypes or options that don't fit.
@@ -88,7 +90,8 @@ def _convolve(inputs: Tensor, kernel: Tensor, steps: int, method: str, dtype: to
     # Taps that reach behind the first input are never read.
     kernel = kernel[..., : max(inputs.shape[-1], 1)]
     if method == "auto":
-        method = "direct" if min(steps, kernel.shape[-1]) <= SHORT else "fft"
+        taps = kernel.shape[-1]
+        method = "direct" if taps <= FEW or steps * taps <= ENTRIES else "fft"
     double = (torch.float64, torch.complex128)
     wide = torch.float64 if inputs.dtype in double or kernel.dtype in double else torch.float32
     run = _direct if method == "direct" else _transformed
