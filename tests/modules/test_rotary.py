@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lavagna.modules.rotary import closed, rotate, standard
+from lavagna.modules.rotary import closed, rotate, standard, turn
 
 PAIRS = ["halves", "interleaved"]
 
@@ -52,3 +52,16 @@ def test_a_far_position_is_turned_by_its_exact_angle(device, dtype):
         turned = rotate(x, at(position, device), standard(2, device=device)).flatten()
         right = torch.tensor([math.cos(position), math.sin(position)], device=device)
         assert torch.allclose(turned.float(), right, atol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("pairs", PAIRS)
+def test_turning_by_the_angles_of_a_position_is_rotating_to_it(device, pairs):
+    x = torch.randn(1, 1, 3, 6, device=device, dtype=torch.float64)
+    exponents = standard(6, device=device)
+    turned = turn(x, 5 * 10000**-exponents, pairs=pairs)
+    assert torch.allclose(turned, rotate(x, at(5, device), exponents, pairs=pairs), rtol=1e-12)
+    # With fewer angles than pairs the first pairs turn as before and the others stay.
+    fewer = turn(x, 5 * 10000 ** -exponents[:1], pairs=pairs)
+    one = [0, 3] if pairs == "halves" else [0, 1]
+    rest = [i for i in range(6) if i not in one]
+    assert torch.equal(fewer[..., one], turned[..., one]) and torch.equal(fewer[..., rest], x[..., rest])

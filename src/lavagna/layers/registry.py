@@ -14,6 +14,7 @@ LAYERS: dict[str, str | type[Layer]] = {
     "gated_delta_net": "gated_delta_net:GatedDeltaNet",
     "mamba": "mamba:Mamba",
     "mamba2": "mamba2:Mamba2",
+    "mamba3": "mamba3:Mamba3",
     "s5": "s5:S5",
     "hyena": "hyena:Hyena",
     "lstm": "lstm:LSTM",

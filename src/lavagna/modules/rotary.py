@@ -48,6 +48,26 @@ def rotate(
     return (x * angles.cos().to(turned) + partner * angles.sin().to(turned)).to(x.dtype)
 
 
+def turn(
+    x: Float[Tensor, "*axes k"], angles: Float[Tensor, "*turned pairs"], *, pairs: str = "halves"
+) -> Float[Tensor, "*axes k"]:
+    """Turn the first pairs of every vector by angles of their own, one a pair; what lies behind them stays.
+
+    `pairs` as for `rotate`; with fewer angles than pairs, halves are channels j and j + k / 2 all the same. Leading
+    axes of `angles` broadcast. Sines and cosines are taken in the dtype of `angles`, products in that of `x`.
+
+    >>> turn(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([torch.pi / 2]), pairs="halves").round().tolist()
+    [-3.0, 2.0, 1.0, 4.0]
+    """
+    both = x.unflatten(-1, (2, -1)) if pairs == "halves" else x.unflatten(-1, (-1, 2)).mT
+    count = angles.shape[-1]
+    (first, second), rest = both[..., :count].unbind(-2), both[..., count:]
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -2)
+    both = torch.cat([turned, rest], -1)
+    return (both if pairs == "halves" else both.mT).flatten(-2)
+
+
 def standard(size: int, *, device: torch.device | None = None) -> Float[Tensor, " pairs"]:
     """Exponents 0, 2/k, 4/k, ... below 1, one a pair of `size` channels (Su et al. 2021)."""
     return torch.arange(0, size, 2, device=device, dtype=torch.float64) / size

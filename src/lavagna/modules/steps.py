@@ -80,6 +80,13 @@ class Steps:
         place = tokens_seen[:, None] + torch.arange(length, device=self.device)
         return place if self.rows is None else self.rows.scatter(place)
 
+    def before(
+        self, x: Shaped[Tensor, "b t *rest"], last: Shaped[Tensor, "n *rest"]
+    ) -> tuple[Shaped[Tensor, "b t *rest"], Shaped[Tensor, "n *rest"]]:
+        """What each step's predecessor in its own sequence had, `last` at the first; and what the last step has."""
+        earlier, after = self.by_rows(_shifted, x, last)
+        return earlier, after
+
     def hide(self, x: Shaped[Tensor, "b t *rest"]) -> Shaped[Tensor, "b t *rest"]:
         """`x` with zeros at masked steps, whatever stood there, and zero gradient to it."""
         if self.mask is None:
@@ -119,11 +126,15 @@ class Steps:
         memory: Shaped[Tensor, "n hv v k"],
         *,
         read: str = "after",
+        parts: int = 1,
     ) -> Result:
-        """`lavagna.recur` over these steps, in the form and on the backend that the call asked for."""
-        return recur(
-            a, q, k, v, memory, form=self.form, backend=self.backend, read=read, mask=self.mask, cu_seqlens=self.offsets
-        )
+        """`lavagna.recur` over these steps, in the form and on the backend that the call asked for.
+
+        With `parts` every step is that many steps of the recurrence, side by side on the time axis.
+        """
+        mask = self.mask if self.mask is None or parts == 1 else self.mask.repeat_interleave(parts, 1)
+        offsets = None if self.offsets is None else [parts * i for i in self.offsets]
+        return recur(a, q, k, v, memory, form=self.form, backend=self.backend, read=read, mask=mask, cu_seqlens=offsets)
 
     def need_torch(self, call: str) -> None:
         """Raises ValueError where a kernel was asked for, which a layer with a loop of its own doesn't have."""
@@ -134,3 +145,9 @@ class Steps:
         if self.offsets is not None:
             return packed_rows(self.offsets, self.mask, device=self.device)
         return None if self.mask is None else masked_rows(self.mask)
+
+
+def _shifted(x: Tensor, counts: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    past = torch.cat([last.unsqueeze(1), x], 1)
+    place = counts.reshape(-1, *(1,) * (x.ndim - 1)).expand(-1, 1, *x.shape[2:])
+    return past[:, :-1], past.gather(1, place).squeeze(1)
