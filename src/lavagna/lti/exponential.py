@@ -70,5 +70,5 @@ def _series(z: Tensor) -> Tensor:
     """`sum of z^k / (k + 1)!` by Horner's rule."""
     total = torch.ones_like(z)
     for k in range(TERMS + 1, 1, -1):
-        total = 1 + z * total / k
+        total = 1 + z * total * (1 / k)
     return total
