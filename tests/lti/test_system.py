@@ -199,6 +199,20 @@ def test_gradients_pass_gradcheck_through_the_system_and_both_states(kind, metho
     assert torch.autograd.gradcheck(lambda *x: System(*x[:5], method).convolve(*x[5:]), given, fast_mode=True)
 
 
+@pytest.mark.parametrize("method", ["zoh", "bilinear", "backward_euler", "mamba"])
+@pytest.mark.parametrize("step", [1e-6, 1e-2, 1.0, 1e2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tiny_and_long_steps_of_modes_that_hardly_fade_have_finite_gradients(method, step, dtype, device):
+    A = torch.tensor([0, -1e-12, -2j, -1e-12 + 300j, -2.0], dtype=dtype.to_complex(), device=device).requires_grad_()
+    step = torch.tensor(step, dtype=dtype, device=device).requires_grad_()
+    some = System(A, torch.ones_like(A), torch.ones_like(A), None, step, method)
+    for face in (some.convolve, lambda u: some.recur(u).y):
+        y = face(torch.ones(1, 65, dtype=dtype, device=device))
+        gradients = torch.autograd.grad(y.abs().square().sum(), (A, step))
+        assert all(torch.isfinite(x.abs()).all() for x in (y, *gradients))
+        assert gradients[1] != 0
+
+
 def test_parameters_that_change_change_the_next_call(device):
     A, B, C, D = parts("diagonal", device)
     some = System(A, B, C, D, 0.1)
