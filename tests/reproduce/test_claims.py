@@ -3,7 +3,7 @@
 import pytest
 
 from lavagna import reproduce
-from lavagna.reproduce import correct, decay, faces, forms, recall
+from lavagna.reproduce import correct, decay, duality, faces, forms, recall
 from lavagna.reproduce.row import row
 
 QUICK = [name for name in reproduce.names() if not reproduce.is_slow(name)]
@@ -74,3 +74,10 @@ def test_faces_that_differ_are_found_out(monkeypatch):
     honest = faces.System.convolve
     monkeypatch.setattr(faces.System, "convolve", lambda self, u, *state: honest(self, u, *state) * (1 + 1e-9))
     assert not any(found.holds for found in faces.rows() if "step by step" not in found.quantity)
+
+
+def test_a_mask_that_forgets_one_decay_is_found_out(monkeypatch):
+    honest = duality.mask
+    monkeypatch.setattr(duality, "mask", lambda log_decay: honest(log_decay.roll(1)))
+    assert not any(found.holds for found in duality.rows() if "random" in found.quantity)
+    assert not any(found.holds for found in duality.rows() if "mask: read 3" in found.quantity)

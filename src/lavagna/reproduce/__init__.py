@@ -6,7 +6,7 @@ functions of the library, `lavagna.recur` above all. One that takes minutes says
 
 from types import ModuleType
 
-from lavagna.reproduce import correct, decay, faces, fade, forms, hippo, limits, recall, retention
+from lavagna.reproduce import correct, decay, duality, faces, fade, forms, hippo, limits, recall, retention
 from lavagna.reproduce.row import Row
 
 CLAIMS: dict[str, ModuleType] = {
@@ -19,6 +19,7 @@ CLAIMS: dict[str, ModuleType] = {
     "hippo": hippo,
     "faces": faces,
     "decay": decay,
+    "duality": duality,
 }
 
 
