@@ -190,3 +190,17 @@ def test_at_lambda_one_the_trapezoid_is_mambas_rule_and_at_a_half_it_is_of_secon
         return ((A.exp() - 1 - A) / A**2 - x).abs().max().item()
 
     assert 3.8 < error(0.02) / error(0.01) < 4.2
+
+
+def test_many_large_matrices_are_solved_as_each_alone_by_several_threads(device):
+    A = torch.randn(160, 160, device=device, dtype=torch.float64) / 160
+    B, steps = torch.randn(160, device=device, dtype=torch.float64), torch.tensor([0.1, 1, 2], device=device).double()
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        many = lv.lti.discretize(A, B, steps, "bilinear")
+        alone = [lv.lti.discretize(A, B, step.item(), "bilinear") for step in steps]
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.allclose(many.A[i], one.A, rtol=1e-12, atol=1e-14) for i, one in enumerate(alone))
+    assert all(torch.allclose(many.B[i], one.B, rtol=1e-12, atol=1e-14) for i, one in enumerate(alone))

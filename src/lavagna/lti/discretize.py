@@ -11,6 +11,9 @@ from lavagna.lti.exponential import phi1
 
 METHODS = ("zoh", "bilinear", "euler", "backward_euler", "mamba")
 STRUCTURES = ("dense", "diagonal")
+# Above this many rows torch's batched solver on several CPU threads gives errors or wrong numbers (pytorch#142815,
+# from 151 on): larger matrices are solved one after the other, each by all threads.
+LARGE = 128
 
 Step = int | float | Float[Tensor, "..."]
 
@@ -170,4 +173,13 @@ def _dense(z: Tensor, write: Tensor, method: str) -> tuple[Tensor, Tensor]:
         both = F.pad(torch.cat([z, write], -1), (0, 0, 0, write.shape[-1]))
         return torch.linalg.matrix_exp(both)[..., :n, :].tensor_split([n], -1)
     part = 0.5 if method == "bilinear" else 1.0
-    return torch.linalg.solve(one - part * z, torch.cat([one + (1 - part) * z, write], -1)).tensor_split([n], -1)
+    Ab, Bb = _solved(one - part * z, torch.cat([one + (1 - part) * z, write], -1)).tensor_split([n], -1)
+    return Ab, Bb
+
+
+def _solved(system: Tensor, right: Tensor) -> Tensor:
+    """`system^-1 right` for many matrices at once."""
+    if not system.is_cpu or system.shape[-1] <= LARGE or system.ndim < 3:
+        return torch.linalg.solve(system, right)
+    each = [torch.linalg.solve(*one) for one in zip(system.flatten(0, -3), right.flatten(0, -3), strict=True)]
+    return torch.stack(each).unflatten(0, system.shape[:-2])
