@@ -91,7 +91,8 @@ def _choice(layer: str) -> dict[str, Any]:
     from lavagna.layers import layer_class
 
     forms = layer_class(layer).forms
-    of_a_text = "chunkwise" if "chunkwise" in forms else forms[-1]
+    # What `auto` takes for more than a few steps.
+    of_a_text = next((form for form in ("convolution", "chunkwise") if form in forms), forms[-1])
     return {"forms": " ".join(forms), "form_of_a_text": of_a_text, "form_of_a_token": "recurrent", "backend": "torch"}
 
 
