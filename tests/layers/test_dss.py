@@ -57,6 +57,17 @@ def test_the_filter_does_not_depend_on_the_call_s_length(device):
         assert distance(layer(x[:, :length]).y, layer(x).y[:, :length]) < 1e-12
 
 
+def test_without_softmax_it_is_s4d_with_one_spectrum_for_all_channels(device):
+    layer, x = build("dss exp", device), text(device, 2, 9)
+    other = layers.build("s4d", D, d_state=8, init="lin").to(device, torch.float64)
+    own = dict(layer.named_parameters())
+    with torch.no_grad():
+        for name, parameter in other.named_parameters():
+            if name != "system.B":
+                parameter.copy_(own[name.removeprefix("system.")])
+    assert distance(layer(x).y, other(x).y) < 1e-12
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -28,6 +28,8 @@ def written_out(layer, u):
         z = step[h] * a
         if layer.system.discretization == "bilinear":
             Ab, Bb = (1 + z / 2) / (1 - z / 2), step[h] * b / (1 - z / 2)
+        elif layer.system.discretization == "euler":
+            Ab, Bb = 1 + z, step[h] * b
         else:
             Ab, Bb = z.exp(), (z.exp() - 1) / a * b
         x = torch.zeros_like(b)
@@ -43,6 +45,15 @@ def test_it_is_its_discretized_system(device, variant):
     layer, x = build(variant, device), text(device, 2, 9)
     with torch.no_grad():
         assert distance(layer(x).y, torch.stack([written_out(layer, row) for row in x])) < 1e-12
+
+
+@pytest.mark.parametrize("init", ["lin", "real"])
+def test_under_euler_s_rule_it_is_its_system_too(device, init):
+    layer = layers.build("s4d", D, d_state=6, init=init, discretization="euler", dt_min=1e-2, dt_max=0.5)
+    layer, x = layer.to(device, torch.float64), text(device, 1, 9)
+    with torch.no_grad():
+        for form in layer.forms:
+            assert distance(layer(x, form=form).y[0], written_out(layer, x[0])) < 1e-12
 
 
 def test_a_real_system_whose_decay_is_negative_alternates(device):

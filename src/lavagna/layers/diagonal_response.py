@@ -40,7 +40,7 @@ def respond(
     if steps.convolves(call):
 
         def convolved(u: Tensor, counts: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-            return _convolved(system, u, counts, start, steps.fresh)
+            return _convolved(system, u, None if steps.rows is None else counts, start, steps.fresh)
 
         y, last = steps.by_rows(convolved, u, start)
     else:
@@ -51,8 +51,8 @@ def respond(
     return y.to(u.dtype), last.to(u.dtype)
 
 
-def _convolved(system: Diagonal, u: Tensor, counts: Tensor, start: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
-    """Rows (m, l, h, v) whose first `counts` steps are real: what `respond` returns for them."""
+def _convolved(system: Diagonal, u: Tensor, counts: Tensor | None, start: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
+    """Rows (m, l, h, v) whose first `counts` steps are real, or all: what `respond` returns for them."""
     log_decay, length, pairs = system.log_decay, u.shape[1], system.conjugates
     u = u.movedim(1, -1)
     y = u
