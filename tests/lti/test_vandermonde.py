@@ -45,7 +45,7 @@ def difference(x, y):
 @pytest.mark.parametrize("complex", [True, False])
 def test_a_filter_is_the_sum_of_naive_powers(length, complex, device):
     z, weights = (make(3, 5, device=device, complex=complex) for make in (modes, drawn))
-    assert difference(diagonal_kernel(weights, z, length), naive(weights, z, length)) < 1e-11
+    assert difference(diagonal_kernel(weights, z, length), naive(weights, z, length)) < 1e-10
 
 
 @pytest.mark.parametrize("kinds", [(True, True), (True, False), (False, True), (False, False)])
@@ -128,7 +128,7 @@ def test_the_last_state_is_that_of_the_recurrence(length, complex, device):
     z, B = (make(3, 5, device=device, complex=complex) for make in (modes, drawn))
     u = drawn(2, 3, 4, length, device=device, complex=False)
     memory = drawn(2, 3, 4, 5, device=device, complex=complex)
-    assert difference(diagonal_state(u, z, B, memory), stepped(u, z, B, memory)) < 1e-11
+    assert difference(diagonal_state(u, z, B, memory), stepped(u, z, B, memory)) < 1e-10
 
 
 @pytest.mark.parametrize("kinds", [(True, False, False), (False, True, False), (False, False, True)])
@@ -137,7 +137,7 @@ def test_the_last_state_is_complex_where_anything_is(kinds, device):
     u = drawn(2, 3, 4, 30, device=device, complex=kinds[2])
     memory = drawn(2, 3, 4, 5, device=device, complex=False)
     right = stepped(u.to(torch.complex128), z, B, memory.to(torch.complex128))
-    assert difference(diagonal_state(u, z, B, memory).to(right.dtype), right) < 1e-11
+    assert difference(diagonal_state(u, z, B, memory).to(right.dtype), right) < 1e-10
 
 
 def test_rows_end_at_their_own_last_step(device):
@@ -149,7 +149,7 @@ def test_rows_end_at_their_own_last_step(device):
     ours = diagonal_state(u, z, B, memory, counts)
     for row, count in enumerate(counts.tolist()):
         own = slice(row, row + 1)
-        assert difference(ours[own], stepped(u[own, ..., :count], z, B, memory[own])) < 1e-11
+        assert difference(ours[own], stepped(u[own, ..., :count], z, B, memory[own])) < 1e-10
 
 
 def test_the_last_state_of_half_precision_is_summed_in_single(device):
@@ -176,8 +176,10 @@ from lavagna.lti.vandermonde import diagonal_kernel
 shape = (256, 64)
 z = torch.complex(-torch.rand(shape), torch.randn(shape)).requires_grad_()
 weights = torch.randn(shape, dtype=torch.complex64).requires_grad_()
+diagonal_kernel(weights, z, 2, conjugates=True).sum().backward()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 diagonal_kernel(weights, z, 16384, conjugates=True).square().sum().backward()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 
 

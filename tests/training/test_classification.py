@@ -48,7 +48,7 @@ examples, folder = sys.argv[1:]
 if "WORLD_SIZE" in os.environ:
     go(folder, replace(CLASSIFIER, dropout=0.0))
 else:
-    go(folder + "/whole")
+    # First of all: torch refuses a backward pass in a fork of a process that has had one, where CUDA is there.
     update = Trainer.update
     child = os.fork()
     if child == 0:
@@ -57,6 +57,7 @@ else:
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert not os.path.exists(folder + "/parts/checkpoints/step-00000008")
     go(folder + "/parts")
+    go(folder + "/whole")
 """
 
 

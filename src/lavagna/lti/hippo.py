@@ -37,8 +37,10 @@ def hippo(kind: str, n: int, *, dtype: torch.dtype = torch.float64, device: torc
             [-1.7321, -2.0000]], dtype=torch.float64)
     """
     check("hippo", kind, n)
-    A, B = {"legs": _legs, "legt": _legt, "lagt": _lagt, "fout": _fout}[kind](n)
-    return Hippo(A.to(device=device, dtype=dtype), B.to(device=device, dtype=dtype))
+    where = torch.get_default_device() if device is None else device
+    with torch.device("cpu"):
+        A, B = {"legs": _legs, "legt": _legt, "lagt": _lagt, "fout": _fout}[kind](n)
+    return Hippo(A.to(device=where, dtype=dtype), B.to(device=where, dtype=dtype))
 
 
 def check(call: str, kind: str, n: int) -> None:

@@ -39,7 +39,17 @@ def nplr(kind: str, n: int, *, dtype: torch.dtype = torch.float64, device: torch
     True
     """
     check("nplr", kind, n)
-    A, B = hippo(kind, n)
+    where = torch.get_default_device() if device is None else device
+    # On the CPU wherever the result goes: eigenvectors have a free phase, which each device's solver chooses otherwise.
+    with torch.device("cpu"):
+        parts = _parts(kind, n)
+    wanted = torch.complex64 if dtype == torch.float32 else torch.complex128
+    return NPLR(*(part.to(device=where, dtype=wanted) for part in parts))
+
+
+def _parts(kind: str, n: int) -> NPLR:
+    """All of it in complex128."""
+    A, B = hippo(kind, n, device="cpu")
     low = _low_rank(kind, B)
     center = -0.5 if kind == "legs" else 0.0
     frequency, half, rest = _planes(n) if kind == "fout" else _turns(A + low.mT @ low)
@@ -49,8 +59,7 @@ def nplr(kind: str, n: int, *, dtype: torch.dtype = torch.float64, device: torch
     P = _conjugates(low.to(V) @ half, low.to(V) @ rest)
     # One half is computed and the other copied: a product with all of V would round conjugates differently.
     in_basis = _conjugates((half.mH @ B.to(V))[None], (rest.mH @ B.to(V))[None])[0]
-    wanted = torch.complex64 if dtype == torch.float32 else torch.complex128
-    return NPLR(*(part.to(device=device, dtype=wanted) for part in (Lambda, P, in_basis, V)))
+    return NPLR(Lambda, P, in_basis, V)
 
 
 def _low_rank(kind: str, B: Tensor) -> Tensor:
