@@ -59,8 +59,9 @@ def convolve(u: Shaped[Tensor, "..."], kernel: Shaped[Tensor, "..."], *, method:
     any, 0 too, the kernel longer or shorter than the text.
 
     - method: "fft", cost O((t + L) log(t + L)); "direct", cost O(t L), memory O(t + L); "auto" takes direct where L is
-      at most 16 or t L at most 4096. Both give the same numbers. The direct one is exactly causal: later inputs change
-      no bit. A transform spreads its rounding over all steps, 1e-7 of the largest input in float32.
+      at most 16 or t L at most 4096, save under `torch.compile`. Both give the same numbers. The direct one is exactly
+      causal: later inputs change no bit. A transform spreads its rounding over all steps, 1e-7 of the largest input in
+      float32.
 
     Sums are float32, float64 where `u` or `kernel` is, whatever came, inside `torch.autocast` too; the output has the
     dtype of `u`, made complex where the kernel is. Raises ValueError on shapes, dtypes or options that don't fit.
@@ -79,6 +80,9 @@ def fast_length(length: int) -> int:
     >>> [fast_length(length) for length in (5, 17, 33, 1000, 16385)]
     [5, 18, 36, 1024, 18432]
     """
+    if torch.compiler.is_compiling():
+        # A length that is not known yet has no bits to count.
+        return -(-length // SHORT) * SHORT
     if length <= 12:
         return length
     scale = 1 << (length - 1).bit_length() - 4
@@ -91,7 +95,9 @@ def _convolve(inputs: Tensor, kernel: Tensor, steps: int, method: str, dtype: to
     kernel = kernel[..., : max(inputs.shape[-1], 1)]
     if method == "auto":
         taps = kernel.shape[-1]
-        method = "direct" if taps <= FEW or steps * taps <= ENTRIES else "fft"
+        # Triangles have fixed sizes: a compiler would make a graph for every length.
+        few = not torch.compiler.is_compiling() and (taps <= FEW or steps * taps <= ENTRIES)
+        method = "direct" if few else "fft"
     double = (torch.float64, torch.complex128)
     wide = torch.float64 if inputs.dtype in double or kernel.dtype in double else torch.float32
     run = _direct if method == "direct" else _transformed
@@ -196,13 +202,16 @@ def _check(call: str, u: Tensor, kernel: Tensor, method: str) -> None:
             raise ValueError(f"{call}: {name} must be a tensor, but came as {type(x).__name__}.")
         if not x.is_floating_point() and not x.is_complex():
             raise ValueError(f"{call}: {name} must be real or complex floating, but came as {x.dtype}. Use .float().")
-    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())
     if not u.ndim or not kernel.ndim or (call == "convolution" and not kernel.shape[-1]):
-        raise ValueError(f"{call}: u must be (..., t) and kernel (..., L) with L >= 1, but came as {shapes}.")
+        raise ValueError(f"{call}: u must be (..., t) and kernel (..., L) with L >= 1, but came as {_shapes(named)}.")
     rest = zip(reversed(u.shape[:-1]), reversed(kernel.shape[:-1]), strict=False)
     if any(one != other and 1 not in (one, other) for one, other in rest):
-        raise ValueError(f"{call}: the axes before the last of u and kernel must broadcast, but came as {shapes}.")
+        raise ValueError(f"{call}: the axes before the last of u and kernel must broadcast, but came as {_shapes(named)}.")
     if u.device != kernel.device:
         raise ValueError(f"{call}: u is on {u.device}, but kernel on {kernel.device}. Move them to one device.")
     if method not in ("auto", *METHODS):
         raise ValueError(f"{call}: method must be one of {', '.join(METHODS)} or auto, but came as {method!r}.")
+
+
+def _shapes(named: dict[str, Tensor]) -> str:
+    return ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from lavagna.algebra.transition import NEVER
 
+# Steps a block where a compiler must not ask how many there are.
+COMPILED = 64
+
 
 def diagonal_kernel(
     weights: Shaped[Tensor, "*#h n"], log_decay: Shaped[Tensor, "*#h n"], length: int, *, conjugates: bool = False
@@ -31,7 +34,7 @@ def diagonal_kernel(
     """
     if not isinstance(length, int) or isinstance(length, bool) or length < 0:
         raise ValueError(f"diagonal_kernel: length must be an int >= 0, but came as {length!r}.")
-    inside = max(math.isqrt(max(length - 1, 0)) + 1, 1)
+    inside = _block(length)
     blocks = -(-length // inside)
     dtype = _dtype(weights)
     # Weights meet the large powers in float64, where what grows and what is small have room for each other.
@@ -67,7 +70,7 @@ def diagonal_state(
     steps, dtype = u.shape[-1], _dtype(memory)
     rows = max(memory.numel() // max(math.prod(B.shape), 1), 1)
     # One exponential a step of a block serves all rows, and one state a block is kept for each: the two weigh the same.
-    inside = min(max(math.isqrt(steps * rows), 1), max(steps, 1))
+    inside = _block(steps, rows)
     blocks = max(-(-steps // inside), 1)
     backwards = _last_first(u, counts)
     padded = torch.nn.functional.pad(backwards, (0, blocks * inside - steps)).unflatten(-1, (blocks, inside))
@@ -77,6 +80,13 @@ def diagonal_state(
     far = (far * _double(B).unsqueeze(-2)).to(_like(dtype, far, B))
     written = torch.einsum("...hvmk,hmk->...hvk", *_alike(sums, far))
     return _faded(memory.to(_like(dtype, memory)), log_decay, steps, counts) + written
+
+
+def _block(steps: int, rows: int = 1) -> int:
+    """Steps a block, near the root of `steps * rows`; under a compiler a fixed number, so that a graph fits lengths."""
+    if torch.compiler.is_compiling():
+        return COMPILED
+    return max(min(math.isqrt(max(steps * rows - 1, 0)) + 1, steps), 1)
 
 
 def _faded(memory: Tensor, log_decay: Tensor, steps: int, counts: Tensor | None) -> Tensor:
