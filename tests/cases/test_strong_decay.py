@@ -111,7 +111,7 @@ def faded(name: str, wall: float, device: torch.device) -> lv.layers.layer.Layer
 
 
 @pytest.mark.parametrize("wall", [-30.0, -1e4])
-@pytest.mark.parametrize("name", ["gla", "gated_delta_net", "mamba2"])
+@pytest.mark.parametrize("name", ["gla", "gated_delta_net", "mamba", "mamba2"])
 def test_a_layer_that_forgets_everything_has_the_gradients_of_its_recurrence(name, wall, device):
     layer, x, weight = faded(name, wall, device), text(device, 2, 70, torch.float32), text(device, 2, 70)
     right, twin = x.double().requires_grad_(), faded(name, wall, device).double()

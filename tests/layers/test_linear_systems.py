@@ -14,7 +14,7 @@ from sample_layers import distance, far
 
 WIDTH = 16
 BLOCKS = [name for name in layers.names() if issubclass(layers.layer_class(name), TimeInvariant)]
-SYSTEMS = [*BLOCKS, "h3"]
+SYSTEMS = [*BLOCKS, "h3", "mamba", "mamba2", "mamba3"]
 every = pytest.mark.parametrize("name", SYSTEMS)
 precisions = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 
@@ -96,6 +96,8 @@ def test_gradients_are_finite_for_any_step_and_without_any_fading(name, step, fa
         for place, parameter in layer.named_parameters():
             if place.endswith("log_step"):
                 parameter.fill_(math.log(step))
+            elif place.endswith("dt_bias"):
+                parameter.fill_(math.log(math.expm1(step)))
             elif place.endswith(("A_log", "A_real")) and not fading:
                 parameter.fill_(0 if place.endswith("A_real") else -torch.inf)
     for length in (2, 63, 64):
