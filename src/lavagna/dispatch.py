@@ -120,26 +120,35 @@ def _chosen(form: str, backend: str, chunk: int | None, read: str) -> Callable[[
 
 
 def _fastest(inputs: _Inputs) -> str:
-    """The form that `auto` takes where no chunk size was asked for.
+    batch, steps, heads, values = inputs.v.shape
+    keys, log_decay = inputs.k.shape[3], inputs.a.log_decay
+    if inputs.a.right is not None or torch.compiler.is_compiling():
+        # A compiler unrolls the loop and the tree.
+        return "recurrent" if steps <= FEW else "chunkwise"
+    numbers = batch * heads * values * keys * (2 if inputs.v.is_complex() else 1)
+    diagonal = log_decay is not None and log_decay.shape[3] > 1
+    return fastest(steps, values * keys, numbers, diagonal=diagonal, device=inputs.v.device.type)
+
+
+def fastest(steps: int, numbers_a_head: int, numbers: int, *, diagonal: bool, device: str = "cpu") -> str:
+    """The form that `auto` takes of `steps` steps where no chunk size was asked for and nothing has a rank-one part.
+
+    `numbers_a_head` is how many numbers a head remembers, `numbers` how many real ones all heads of all rows do,
+    `diagonal` whether each key channel has a decay of its own.
 
     - Up to 3 steps, the loop over steps: generation.
-    - A rank-one part, or a memory that is not narrow: chunks, whose work is matrix products.
+    - A memory that is not narrow, as one with a rank-one part: chunks, whose work is matrix products.
     - A narrow memory (Mamba 1 x 16, S4D 1 x 32, S5 1 x 1), where a chunk's scores would outnumber what they stand for:
       on a CPU the loop again, if each step has enough to do (1024 channels of Mamba), else the tree.
 
     Measured on one thread over those shapes, t 64 to 4096: 2 to 20 times faster than chunks, forward and with the
-    backward. A compiler unrolls the loop and the tree, and so gets chunks.
+    backward.
     """
-    batch, steps, heads, values = inputs.v.shape
     if steps <= FEW:
         return "recurrent"
-    keys, log_decay = inputs.k.shape[3], inputs.a.log_decay
-    diagonal = log_decay is not None and log_decay.shape[3] > 1
-    narrow = keys * values <= (NARROW_DIAGONAL if diagonal else NARROW)
-    if not narrow or inputs.a.right is not None or torch.compiler.is_compiling():
+    if numbers_a_head > (NARROW_DIAGONAL if diagonal else NARROW):
         return "chunkwise"
-    numbers = batch * heads * keys * values * (2 if inputs.v.is_complex() else 1)
-    return "recurrent" if numbers >= CACHED and inputs.v.device.type == "cpu" else "scan"
+    return "recurrent" if numbers >= CACHED and device == "cpu" else "scan"
 
 
 def _chunk(chunk: int | None, steps: int) -> int:

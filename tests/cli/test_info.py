@@ -20,6 +20,21 @@ def test_a_layer_has_the_parameters_of_one_that_is_built_and_the_norm_before_it(
     assert row["forms"].split() == list(layers.layer_class(name).forms)
 
 
+@pytest.mark.parametrize(
+    ("name", "width", "form"),
+    [
+        ("mamba2", 256, "chunkwise"),
+        ("delta_net", 256, "chunkwise"),
+        ("s4d", 256, "convolution"),
+        ("mamba", 256, "recurrent"),
+        ("mamba", 64, "scan"),
+    ],
+)
+def test_the_form_of_a_text_depends_on_how_much_a_head_remembers(table, name, width, form):
+    (row,) = table("info", name, "--d-model", width)
+    assert row["form_of_a_text"] == form and row["form_of_a_token"] == "recurrent"
+
+
 def test_only_a_memory_that_grows_costs_more_later(table):
     (fixed,), (growing,) = (table("info", name) for name in ("gated_delta_net", "softmax_attention"))
     assert fixed["state_bytes"] == fixed["state_bytes_after_10000"]

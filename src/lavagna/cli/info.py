@@ -72,7 +72,7 @@ def _layer(name: str, d_model: int, words: list[str]) -> dict[str, Any]:
 def _mixer(two: Any, one: Any) -> dict[str, Any]:
     """What one block more makes of a model: the cost of its mixer."""
     costs = zip(_costs(two).items(), _costs(one).values(), strict=True)
-    return {name: more - less for (name, more), less in costs} | _choice(one.layers[0])
+    return {name: more - less for (name, more), less in costs} | _choice(one)
 
 
 def _costs(model: Any) -> dict[str, int]:
@@ -87,13 +87,24 @@ def _costs(model: Any) -> dict[str, int]:
     }
 
 
-def _choice(layer: str) -> dict[str, Any]:
-    from lavagna.layers import layer_class
+def _choice(config: Any) -> dict[str, Any]:
+    """The forms of a model's first layer, and those that `auto` takes of a long text and of a token on a CPU."""
+    import torch
 
-    forms = layer_class(layer).forms
-    # What `auto` takes for more than a few steps.
-    of_a_text = next((form for form in ("convolution", "chunkwise") if form in forms), forms[-1])
-    return {"forms": " ".join(forms), "form_of_a_text": of_a_text, "form_of_a_token": "recurrent", "backend": "torch"}
+    from lavagna.dispatch import fastest
+    from lavagna.layers import build
+
+    name = config.layers[0]
+    with torch.device("meta"):
+        layer = build(name, config.d_model, **config.layer_options(name))
+        memory = layer.initial_state(1).tensors().get("memory")
+    of_a_text = next((form for form in ("convolution", "chunkwise") if form in layer.forms), layer.forms[-1])
+    if of_a_text == "chunkwise" and memory is not None:
+        _, _, values, keys = memory.shape
+        # Heads of one value are the channels of a diagonal system.
+        of_a_text = fastest(LATE, values * keys, memory.numel(), diagonal=values == 1)
+    choice = {"form_of_a_text": of_a_text, "form_of_a_token": "recurrent", "backend": "torch"}
+    return {"forms": " ".join(layer.forms)} | choice
 
 
 def _model(target: str, layers: list[str]) -> tuple[list[dict[str, Any]], Path]:
