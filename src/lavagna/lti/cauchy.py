@@ -12,8 +12,8 @@ from lavagna.lti.dplr import DiscreteDPLR, after, bilinear, flat_reader, powers,
 # The circle on which the generating function is taken has radius e^(-DAMPING / length): no pole of a system that
 # doesn't grow is nearer than that, also where Re Lambda is 0. It costs a factor e^DAMPING of float64's last digit.
 DAMPING = 1.0
-# Numbers, of 16 bytes, that a block of nodes may have.
-BLOCK = 2**20
+# Numbers, of 16 bytes, of a block of nodes: few enough to stay in the cache.
+BLOCK = 2**17
 
 
 def s4_kernel(

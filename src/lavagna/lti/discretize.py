@@ -12,7 +12,7 @@ from lavagna.lti.exponential import phi1
 METHODS = ("zoh", "bilinear", "euler", "backward_euler", "mamba")
 STRUCTURES = ("dense", "diagonal")
 # Above this many rows torch's batched solver on several CPU threads gives errors or wrong numbers (pytorch#142815,
-# from 151 on): larger matrices are solved one after the other, each by all threads.
+# from 151 on): larger matrices are inverted one after the other, each by all threads.
 LARGE = 128
 
 Step = int | float | Float[Tensor, "..."]
@@ -173,13 +173,17 @@ def _dense(z: Tensor, write: Tensor, method: str) -> tuple[Tensor, Tensor]:
         both = F.pad(torch.cat([z, write], -1), (0, 0, 0, write.shape[-1]))
         return torch.linalg.matrix_exp(both)[..., :n, :].tensor_split([n], -1)
     part = 0.5 if method == "bilinear" else 1.0
-    Ab, Bb = _solved(one - part * z, torch.cat([one + (1 - part) * z, write], -1)).tensor_split([n], -1)
-    return Ab, Bb
+    inverse, written = _inverted(one - part * z, write)
+    # (1 - part z)^-1 (1 + (1 - part) z) needs no product: one inverse is all that a gradient has to keep.
+    return (inverse - (1 - part) * one) / part, written
 
 
-def _solved(system: Tensor, right: Tensor) -> Tensor:
-    """`system^-1 right` for many matrices at once."""
+def _inverted(system: Tensor, write: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverses of many matrices at once, and their products with `write`."""
     if not system.is_cpu or system.shape[-1] <= LARGE or system.ndim < 3:
-        return torch.linalg.solve(system, right)
-    each = [torch.linalg.solve(*one) for one in zip(system.flatten(0, -3), right.flatten(0, -3), strict=True)]
-    return torch.stack(each).unflatten(0, system.shape[:-2])
+        inverse = torch.linalg.inv(system)
+        return inverse, inverse @ write
+    each = [torch.linalg.inv(one) for one in system.flatten(0, -3)]
+    written = [inverse @ one for inverse, one in zip(each, write.flatten(0, -3), strict=True)]
+    rows = system.shape[:-2]
+    return torch.stack(each).unflatten(0, rows), torch.stack(written).unflatten(0, rows)

@@ -6,7 +6,7 @@ functions of the library, `lavagna.recur` above all. One that takes minutes says
 
 from types import ModuleType
 
-from lavagna.reproduce import correct, decay, duality, faces, fade, forms, hippo, limits, recall, retention
+from lavagna.reproduce import correct, decay, duality, faces, fade, forms, hippo, limits, lssl_cost, recall, retention
 from lavagna.reproduce.row import Row
 
 CLAIMS: dict[str, ModuleType] = {
@@ -20,6 +20,7 @@ CLAIMS: dict[str, ModuleType] = {
     "faces": faces,
     "decay": decay,
     "duality": duality,
+    "lssl_cost": lssl_cost,
 }
 
 
