@@ -72,7 +72,8 @@ def diagonal_state(
     # One exponential a step of a block serves all rows, and one state a block is kept for each: the two weigh the same.
     inside = _block(steps, rows)
     blocks = max(-(-steps // inside), 1)
-    backwards = _last_first(u, counts)
+    # Compilers expect other strides than padding gives where its input lies in another order.
+    backwards = _last_first(u.contiguous(), counts)
     padded = torch.nn.functional.pad(backwards, (0, blocks * inside - steps)).unflatten(-1, (blocks, inside))
     padded = padded.to(_like(dtype, u))
     near, far = _powers(log_decay, inside, 1), _powers(log_decay, blocks, inside)
