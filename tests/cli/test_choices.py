@@ -1,7 +1,10 @@
 """From the options of `train` to configurations."""
 
 from lavagna.cli.choices import chosen_model, chosen_training, parse_options
+from lavagna.models import ModelConfig
 from lavagna.training import TrainConfig
+
+KIND, SIZES = ModelConfig.kind, {"vocab_size": 256}
 
 
 def test_values_are_read_as_what_they_look_like():
@@ -10,10 +13,10 @@ def test_values_are_read_as_what_they_look_like():
 
 
 def test_a_width_beside_a_preset_wins():
-    assert chosen_model({"preset": "1m", "d_model": 64}, 256, None).d_model == 64
+    assert chosen_model({"preset": "1m", "d_model": 64}, KIND, SIZES, None).d_model == 64
 
 
 def test_what_is_left_open_is_as_the_run_has_it():
-    stored = chosen_model({"layer": "gla", "d_model": 32, "depth": 3, "option": ["heads=2"]}, 256, None)
-    assert chosen_model({}, 256, stored.to_dict()) == stored
+    stored = chosen_model({"layer": "gla", "d_model": 32, "depth": 3, "option": ["heads=2"]}, KIND, SIZES, None)
+    assert chosen_model({}, KIND, SIZES, stored.to_dict()) == stored
     assert chosen_training({"steps": 7}, TrainConfig(lr=0.1)) == TrainConfig(lr=0.1, steps=7)

@@ -206,7 +206,9 @@ def _check(call: str, u: Tensor, kernel: Tensor, method: str) -> None:
         raise ValueError(f"{call}: u must be (..., t) and kernel (..., L) with L >= 1, but came as {_shapes(named)}.")
     rest = zip(reversed(u.shape[:-1]), reversed(kernel.shape[:-1]), strict=False)
     if any(one != other and 1 not in (one, other) for one, other in rest):
-        raise ValueError(f"{call}: the axes before the last of u and kernel must broadcast, but came as {_shapes(named)}.")
+        raise ValueError(
+            f"{call}: the axes before the last of u and kernel must broadcast, but came as {_shapes(named)}."
+        )
     if u.device != kernel.device:
         raise ValueError(f"{call}: u is on {u.device}, but kernel on {kernel.device}. Move them to one device.")
     if method not in ("auto", *METHODS):
