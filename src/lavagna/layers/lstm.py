@@ -28,7 +28,7 @@ class LSTM(Layer):
 
     What is shown enters the gates, so a step is no affine map of the state and steps don't compose: the only form is
     "recurrent", and the layer keeps a loop of its own, torch's. It is in float32 at least, for bfloat16 weights and
-    under autocast too. O(t (d + width) width) time, one step after the other.
+    under autocast too. O(t (d + width) width) time, one step after the other; `torch.compile` unrolls the loop.
 
     - expand: width of the cell over d_model, 1.
 
