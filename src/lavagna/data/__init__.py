@@ -7,7 +7,7 @@ here prints, and nothing here knows a model.
 
 from lavagna.data.batches import Batches, sequential
 from lavagna.data.digit_pictures import digits
-from lavagna.data.example_splits import ExampleSplits, open_examples, prepare_examples
+from lavagna.data.example_splits import ExampleSplits, open_examples, prepare_examples, read_examples
 from lavagna.data.examples import ExampleBatches, Examples, LabeledBatch
 from lavagna.data.preparation import prepare
 from lavagna.data.source import Document, documents, texts
@@ -30,6 +30,7 @@ __all__ = [
     "open_splits",
     "prepare",
     "prepare_examples",
+    "read_examples",
     "sequential",
     "texts",
 ]

@@ -42,16 +42,15 @@ class ExampleSplits(NamedTuple):
     header: ExamplesHeader
 
 
-def prepare_examples(
+def read_examples(
     source: str | os.PathLike,
-    file: str | os.PathLike,
     *,
     label: str | None = None,
     enlarge: int | None = None,
     decimate: int = 1,
     validation: float | None = None,
 ) -> ExampleSplits:
-    """Read labeled sequences, split them, and keep them in a file that `open_examples` reads.
+    """Read labeled sequences and split them.
 
     `source` is the word `digits` (see `digits`; a file of that name is `./digits`) or an .npz file (see
     `read_labeled`). `decimate` replaces every so many steps of a sequence by their mean, the last of them by the mean
@@ -63,6 +62,32 @@ def prepare_examples(
 
     Raises what they raise, and `ValueError` on options that don't fit and where a part or a class would be empty.
     """
+    examples, held_out = _read(source, label, enlarge, decimate, validation)
+    return _split(str(source), examples, held_out)
+
+
+def prepare_examples(
+    source: str | os.PathLike,
+    file: str | os.PathLike,
+    *,
+    label: str | None = None,
+    enlarge: int | None = None,
+    decimate: int = 1,
+    validation: float | None = None,
+) -> ExampleSplits:
+    """Read labeled sequences and split them as `read_examples` does, and keep them in a file that `open_examples` reads.
+
+    The file is written whole or not at all. Raises what `read_examples` raises; `OSError` where it can't be written.
+    """
+    examples, held_out = _read(source, label, enlarge, decimate, validation)
+    splits = _split(str(source), examples, held_out)
+    _write(Path(file), examples, held_out, splits.header)
+    return splits
+
+
+def _read(
+    source: str | os.PathLike, label: str | None, enlarge: int | None, decimate: int, validation: float | None
+) -> tuple[Examples, np.ndarray]:
     _check_options(source, label, enlarge, decimate, validation)
     held_out = None
     if source == DIGITS:
@@ -73,9 +98,7 @@ def prepare_examples(
         held_out = _picked(len(examples), HELD_OUT_SHARE if validation is None else validation)
     if decimate > 1:
         examples = _decimated(examples, decimate)
-    splits = _split(str(source), examples, held_out)
-    _write(Path(file), examples, held_out, splits.header)
-    return splits
+    return examples, held_out
 
 
 def open_examples(file: str | os.PathLike) -> ExampleSplits:
