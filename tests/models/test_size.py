@@ -35,6 +35,11 @@ def test_a_classifier_costs_what_its_blocks_and_its_encoder_do(device):
     assert flops(model) == flops(config("gla")) - 2 * 32 * 11 + 2 * 32 * 3 + 4 * 32
 
 
+def test_a_model_that_reads_both_ways_has_no_bytes_of_state():
+    options = {"bidirectional": True, "d_state": 8}
+    assert state_bytes(lv.ClassifierConfig("s4d", 32, 2, classes=5, features=3, options=options)) == 0
+
+
 def test_flops_of_linear_attention_are_those_of_the_formula():
     one = config("linear_attention", depth=1, options={"heads": 2})
     d, hidden, vocab = 32, 96, 11

@@ -1,5 +1,6 @@
 """`lavagna reproduce`: a paper's number beside ours."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -27,7 +28,11 @@ def reproduce(
         show("reproduce", {}, rows, as_json=as_json)
         return
     wanted, left_out = _chosen(claims)
-    rows = [row._asdict() for name in wanted for row in claimed.run(name, seed=seed)]
+    rows = []
+    for name in wanted:
+        if claimed.is_slow(name):
+            print(f"{name}: this takes minutes", file=sys.stderr, flush=True)
+        rows += [row._asdict() for row in claimed.run(name, seed=seed)]
     show("reproduce", {"claims": wanted, "seed": seed, "left_out": left_out}, rows, as_json=as_json)
     if left_out and not as_json:
         names = " ".join(left_out)

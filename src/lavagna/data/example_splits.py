@@ -75,7 +75,7 @@ def prepare_examples(
     decimate: int = 1,
     validation: float | None = None,
 ) -> ExampleSplits:
-    """Read labeled sequences and split them as `read_examples` does, and keep them in a file that `open_examples` reads.
+    """Read labeled sequences as `read_examples` does, and keep them in a file that `open_examples` reads.
 
     The file is written whole or not at all. Raises what `read_examples` raises; `OSError` where it can't be written.
     """

@@ -6,7 +6,21 @@ functions of the library, `lavagna.recur` above all. One that takes minutes says
 
 from types import ModuleType
 
-from lavagna.reproduce import correct, decay, duality, faces, fade, forms, hippo, limits, lssl_cost, recall, retention
+from lavagna.reproduce import (
+    correct,
+    decay,
+    discretization,
+    duality,
+    faces,
+    fade,
+    forms,
+    hippo,
+    hippo_init,
+    limits,
+    lssl_cost,
+    recall,
+    retention,
+)
 from lavagna.reproduce.row import Row
 
 CLAIMS: dict[str, ModuleType] = {
@@ -21,6 +35,8 @@ CLAIMS: dict[str, ModuleType] = {
     "decay": decay,
     "duality": duality,
     "lssl_cost": lssl_cost,
+    "hippo_init": hippo_init,
+    "discretization": discretization,
 }
 
 

@@ -1,10 +1,10 @@
 """What the rule of discretization is worth in S4D, and what the spectrum that it starts from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from lavagna.data import ExampleSplits, read_examples
+from lavagna.data import read_examples
 from lavagna.reproduce.reading import WIDTH, percent_right
 from lavagna.reproduce.row import Row, row
 
@@ -16,8 +16,8 @@ INITS = ("legs", "inv", "lin", "real")
 SEEDS = 3
 # Means of three runs, of which each is judged by 359 digits: some three standard errors of a difference.
 WITHIN = 4.0
-# Euler's decay 1 + step A stays below one for steps below 2 |Re A| / |A|^2: those of the real spectrum as they are, those
-# of "legs" only when they are this small.
+# Euler's decay 1 + step A stays below one for steps below 2 |Re A| / |A|^2: of the real spectrum all, of "legs" only
+# such small ones.
 SMALL = {"dt_min": 1e-4, "dt_max": 2e-3}
 
 
@@ -39,8 +39,11 @@ def rows(
     data = read_examples("digits")
 
     def right(**options: Any) -> float:
-        sizes = {"steps": steps, "batch": batch, "width": width}
-        return _mean(data, {"d_state": d_state, **options}, range(seed, seed + seeds), sizes)
+        options = {"d_state": d_state, **options}
+        return mean(
+            percent_right("s4d", options, data, steps=steps, batch=batch, seed=seed + i, width=width)
+            for i in range(seeds)
+        )
 
     table = {init: {rule: right(init=init, discretization=rule) for rule in ("zoh", "bilinear")} for init in inits}
     found = [_difference(init, "bilinear", line["bilinear"], line["zoh"]) for init, line in table.items()]
@@ -51,10 +54,6 @@ def rows(
     over_rules = max(_range(list(line.values())) for line in table.values())
     name = "range over spectra less the widest over rules (points, above 0)"
     return [*found, Row("discretization", name, 0.0, over_inits - over_rules, over_inits > over_rules)]
-
-
-def _mean(data: ExampleSplits, options: Mapping[str, Any], seeds: range, sizes: Mapping[str, int]) -> float:
-    return mean(percent_right("s4d", options, data, seed=seed, **sizes) for seed in seeds)
 
 
 def _difference(init: str, rule: str, ours: float, zoh: float) -> Row:

@@ -14,6 +14,9 @@ from lavagna.training.config import TrainConfig
 from lavagna.training.distributed import World
 from lavagna.training.objective import Objective, judging, portions
 
+# Nothing is kept for a backward pass, so more rows fit than an update has.
+JUDGED_AT_ONCE = 32
+
 
 def class_logits(model: nn.Module, batch: LabeledBatch, dtype: str = "float32") -> Float[Tensor, "b classes"]:
     """The logits of each sequence, float32 at least; `dtype` "bfloat16" runs the model under autocast."""
@@ -71,7 +74,7 @@ class Classification(Objective):
     def judge(self, model: nn.Module, world: World) -> dict[str, float]:
         """The loss and the share of right answers over all that was held out."""
         held_out = self._splits.validation
-        size = self._config.micro_batch or self._config.batch
+        size = self._config.micro_batch or max(self._config.batch, JUDGED_AT_ONCE)
         loss, accuracy = measure(model, held_out, size=size, dtype=self._config.dtype, world=world)
         return {"validation_loss": loss, "validation_accuracy": accuracy}
 
