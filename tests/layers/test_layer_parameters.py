@@ -189,3 +189,15 @@ def test_a_memory_reaches_as_far_in_bfloat16_as_in_float32(name, device):
         memories.append(one(torch.zeros(1, 1000, D, device=device, dtype=dtype), state).state.memory)
     assert memories[1].dtype == torch.float32 and distance(*memories) < 1e-6
     assert distance(memories[0], torch.full_like(memories[0], math.exp(-3))) < 1e-4
+
+
+@every
+def test_a_reset_does_not_depend_on_the_default_device(variant):
+    layer = fresh(variant)
+    resets = []
+    for default in ("cpu", "meta"):
+        torch.manual_seed(3)
+        with torch.device(default):
+            layer.reset_parameters()
+        resets.append([tensor.detach().clone() for tensor in layer.state_dict().values()])
+    assert all(map(torch.equal, *resets))

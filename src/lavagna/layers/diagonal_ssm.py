@@ -70,8 +70,10 @@ class DiagonalSSM(Wide):
 
     def _reset_spectrum(self) -> None:
         n = self.modes if self.real else 2 * self.modes
-        Lambda = spectrum(self.init, n)
-        B = nplr("legs", n)[2][: self.modes] if self.init == "legs" else torch.ones_like(Lambda)
+        # Whatever the default device is: on another, eigenvectors may come out turned.
+        with torch.device("cpu"):
+            Lambda = spectrum(self.init, n)
+            B = nplr("legs", n)[2][: self.modes] if self.init == "legs" else torch.ones_like(Lambda)
         with torch.no_grad():
             self.A_log.copy_(rates(Lambda.to(torch.complex128)).log_rate)
             self.B.copy_(B if self.real else pairs_of(B))

@@ -67,8 +67,9 @@ class DSS(TimeInvariant):
         reset_log_steps(self.log_step, low=self.range[0], high=self.range[1])
         if not self.C.is_meta:
             nn.init.normal_(self.C, std=0.5**0.5)
-            A = spectrum("legs", 2 * self.modes)
-            with torch.no_grad():
+            # Whatever the default device is: on another, digits may differ.
+            with torch.no_grad(), torch.device("cpu"):
+                A = spectrum("legs", 2 * self.modes)
                 self.A_imag.copy_(A.imag)
                 if self.A_real is not None:
                     self.A_real.copy_(A.real)

@@ -100,7 +100,8 @@ class LSSL(TimeInvariant):
 
     def _reset_system(self) -> None:
         n = len(self.B)
-        with torch.no_grad():
+        # Whatever the default device is.
+        with torch.no_grad(), torch.device("cpu"):
             if self.init == "random":
                 self.A.normal_(std=1 / n)
                 self.B.normal_()

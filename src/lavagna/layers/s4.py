@@ -94,7 +94,9 @@ class S4(TimeInvariant):
         exempt(self.log_step, self.A_log, self.A_imag, self.P, self.Q, self.B, self.C)
 
     def _reset_modes(self) -> None:
-        Lambda, P, B, _ = (x[..., : self.modes] for x in nplr(self.init, 2 * self.modes))
+        # Whatever the default device is: on another, eigenvectors may come out turned.
+        with torch.device("cpu"):
+            Lambda, P, B, _ = (x[..., : self.modes] for x in nplr(self.init, 2 * self.modes))
         start = rates(Lambda)
         with torch.no_grad():
             self.A_log.copy_(start.log_rate)

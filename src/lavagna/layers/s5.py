@@ -99,7 +99,9 @@ class S5(TimeInvariant):
 
     def _reset_system(self) -> None:
         half = self.modes // self.blocks
-        Lambda, _, _, V = nplr("legs", 2 * half)
+        # Whatever the default device is: on another, eigenvectors may come out turned.
+        with torch.device("cpu"):
+            Lambda, _, _, V = nplr("legs", 2 * half)
         into, d = V[:, :half].to(self.B.device), self.d_model
         B = torch.empty(self.blocks, 2 * half, d, device=self.B.device).normal_(std=d**-0.5)
         C = torch.empty(self.directions, d, self.blocks, 2 * half, device=self.B.device)
