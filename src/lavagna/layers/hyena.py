@@ -101,7 +101,7 @@ class Hyena(Layer):
 
     - order: N, 2 or more; conv_size: taps of the short convolution, 3.
     - max_length: how many tokens a text may have, 2048.
-    - bands, filter_width, frequency: of the filters' network, 16, 64 and 14 as in the paper's language models.
+    - bands, filter_width, frequency: of the filters' network, 16, 64 and 1; the paper's language models have 14.
 
     State: `inputs` (b, longest text, N - 1, d), zeros behind each row's last token; `window` (b, conv_size - 1,
     (N + 1) d). The bias is standard normal. Poli et al. 2023, arXiv 2302.10866; `HyenaOperator` of safari.
@@ -119,7 +119,7 @@ class Hyena(Layer):
         max_length: int = 2048,
         bands: int = 16,
         filter_width: int = 64,
-        frequency: float = 14.0,
+        frequency: float = 1.0,
     ) -> None:
         super().__init__(d_model)
         sizes = {"conv_size": conv_size, "max_length": max_length, "bands": bands, "filter_width": filter_width}
