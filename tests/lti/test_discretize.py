@@ -204,3 +204,14 @@ def test_many_large_matrices_are_solved_as_each_alone_by_several_threads(device)
         torch.set_num_threads(threads)
     assert all(torch.allclose(many.A[i], one.A, rtol=1e-12, atol=1e-14) for i, one in enumerate(alone))
     assert all(torch.allclose(many.B[i], one.B, rtol=1e-12, atol=1e-14) for i, one in enumerate(alone))
+
+
+@pytest.mark.parametrize("method", ["zoh", "mamba"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
+def test_small_dense_systems_are_as_exact_as_diagonal_ones(method, dtype, tolerance, device):
+    for exponent in torch.linspace(-4, 0.5, 40).tolist():
+        A, B = -torch.rand(3, device=device, dtype=dtype), torch.randn(3, device=device, dtype=dtype)
+        dense = lv.lti.discretize(A.diag(), B, 10**exponent, method)
+        diagonal = lv.lti.discretize(A, B, 10**exponent, method)
+        assert (dense.A - diagonal.A.diag()).abs().max() < tolerance, exponent
+        assert (dense.B - diagonal.B).abs().max() < tolerance * diagonal.B.abs().max(), exponent
