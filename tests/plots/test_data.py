@@ -93,6 +93,18 @@ def test_a_language_model_is_recorded_as_it_runs(layer):
     assert torch.allclose(found.memory[-1], whole.memory[0, 0].double(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("layer", "words"), [("s4d", "32 heads (down) by 4 complex"), ("mamba", "64 heads (down) by 16")]
+)
+def test_heads_of_a_single_row_are_recorded_together_and_complex_numbers_as_two(layer, words):
+    options = {"d_state": 8} if layer == "s4d" else {}
+    model = LanguageModel(ModelConfig(layer=layer, d_model=32, depth=1, vocab_size=256, options=options))
+    found = record(model, "a memory")
+    memory = model(torch.tensor([list(b"a memory")])).state[0].memory[0, :, 0].double()
+    wanted = torch.cat(memory.unbind(-1), -1) if layer == "s4d" else memory
+    assert torch.allclose(found.memory[-1], wanted, rtol=0, atol=1e-5) and found.axes.startswith(words)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_recording_leaves_the_model_as_it_was(training):
     model = StandIn().train(training)

@@ -4,11 +4,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lavagna.layers.diagonal_response import Diagonal, respond
-from lavagna.layers.diagonal_ssm import step_range
 from lavagna.layers.time_invariant import TimeInvariant
 from lavagna.lti.dss import METHODS, dss_vectors
 from lavagna.lti.initial import left_half, reset_log_steps, spectrum
+from lavagna.modules.diagonal_response import Diagonal, respond
+from lavagna.modules.diagonal_ssm import step_range
 from lavagna.modules.options import whole
 from lavagna.modules.pairs import complex_of
 from lavagna.modules.precision import wide_dtype

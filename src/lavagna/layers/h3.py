@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from lavagna.forms import FORMS
 from lavagna.forms.convolution import convolution
-from lavagna.layers.diagonal_ssm import DiagonalSSM
 from lavagna.layers.layer import Layer
+from lavagna.modules.diagonal_ssm import DiagonalSSM
 from lavagna.modules.heads import heads_of
 from lavagna.modules.linear import Linear
 from lavagna.modules.options import whole

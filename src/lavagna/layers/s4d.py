@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lavagna.layers.diagonal_ssm import DiagonalSSM
 from lavagna.layers.time_invariant import TimeInvariant
+from lavagna.modules.diagonal_ssm import DiagonalSSM
 from lavagna.modules.steps import Steps
 
 

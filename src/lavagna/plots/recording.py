@@ -16,6 +16,9 @@ SNAPSHOTS = 8
 class Recording(NamedTuple):
     """One head's memory over a text: norms and changes after every token, the matrices after a few of them.
 
+    A layer whose heads keep a single row each is recorded with all of them, one under the other; complex numbers as
+    their real parts beside their imaginary ones. `axes` says in words what lies down and what across.
+
     `norm` and `change` are Frobenius norms of `S_t` and of `S_t - S_{t-1}`; `memory[i]` is the matrix after token
     `shown[i]`.
     """
@@ -26,6 +29,7 @@ class Recording(NamedTuple):
     change: Float[Tensor, " t"]
     shown: list[int]
     memory: Float[Tensor, "s v k"]
+    axes: str
 
 
 def snapshots(steps: int) -> list[int]:
@@ -53,14 +57,14 @@ def record(
     with torch.no_grad(), _evaluating(model):
         for t in range(len(ids)):
             _, state = model(row[:, t : t + 1], state)
-            memory = _memory(state, block, head).double()
+            memory, axes = _matrix(_memory(state, block), head)
             change = memory if before is None else memory - before
             sizes.append(torch.stack([memory, change]).norm(dim=(1, 2)))
             if t in shown:
                 kept.append(memory)
             before = memory
     norm, change = torch.stack(sizes, 1).cpu()
-    return Recording(state[block].kind, ids, norm, change, shown, torch.stack(kept).cpu())
+    return Recording(state[block].kind, ids, norm, change, shown, torch.stack(kept).cpu(), axes)
 
 
 @contextmanager
@@ -73,18 +77,34 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def _memory(state: Any, block: int, head: int) -> Tensor:
-    """One head's matrix, (v, k), of the first row of a model's state."""
+def _memory(state: Any, block: int) -> Tensor:
+    """The memory of the first row of a model's state, (h, v, k) or, in pairs, (h, v, k, 2)."""
     if not 0 <= block < len(state):
         raise ValueError(f"plots.state: block must be from 0 to {len(state) - 1}, but came as {block}.")
-    tensors = state[block].tensors()
-    if "memory" not in tensors or tensors["memory"].ndim != 4:
-        able = [index for index, other in enumerate(state) if other.tensors().get("memory", torch.zeros(())).ndim == 4]
+    if not _has_matrices(state[block]):
+        able = [index for index, other in enumerate(state) if _has_matrices(other)]
         raise ValueError(
             f"plots.state: block {block} is {state[block].kind}, which keeps no matrix of fixed size a head. "
             f"Blocks that do: {', '.join(map(str, able)) or 'none'}."
         )
-    memory = tensors["memory"][0]
+    return state[block].tensors()["memory"][0]
+
+
+def _has_matrices(state: Any) -> bool:
+    return "memory" in state.tensors() and state.tensors()["memory"].ndim in (4, 5)
+
+
+def _matrix(memory: Tensor, head: int) -> tuple[Tensor, str]:
+    """One head's matrix in float64, or all heads' rows where they have but one, and what lies down and across."""
     if not 0 <= head < len(memory):
         raise ValueError(f"plots.state: head must be from 0 to {len(memory) - 1}, but came as {head}.")
-    return memory[head]
+    pairs, memory = memory.ndim == 4, memory.double()
+    if pairs:
+        memory = torch.cat(memory.unbind(-1), -1)
+    rows, columns = memory.shape[1:]
+    across = f"{columns} key channels (across)"
+    if pairs:
+        across = f"{columns // 2} complex key channels (across, real parts left)"
+    if rows == 1:
+        return memory[:, 0], f"{len(memory)} heads (down) by {across}"
+    return memory[head], f"head {head}: {rows} value channels (down) by {across}"

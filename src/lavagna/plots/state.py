@@ -48,13 +48,11 @@ def figure(
     tokenizer = tokenizer or Tokenizer.bytes()
     found = record(model, text, tokenizer=tokenizer, block=block, head=head)
     tokens = [visible(tokenizer.decode([id])) for id in found.ids]
-    values, keys = found.memory.shape[1:]
     drawn = sheet(
         10.2,
         6.0,
         "The memory as it is written, token by token",
-        f"{found.layer}, block {block}, head {head}: {values} value channels (down) by {keys} key channels (across),"
-        " the same size after every token.\nBlue above zero, orange below.",
+        f"{found.layer}, block {block}, {found.axes}, the same size after every token.\nBlue above zero, orange below.",
     )
     _strip(drawn, theme, found, tokens)
     _curve(place(drawn, 0.95, 3.6, 8.9, 1.55), theme, found, tokens)

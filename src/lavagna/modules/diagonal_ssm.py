@@ -4,11 +4,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lavagna.layers.diagonal_response import Diagonal, respond
 from lavagna.lti.discretize import discretize
 from lavagna.lti.initial import SPECTRA, left_half, rates, reset_log_steps, spectrum
 from lavagna.lti.log_decay import log_decay
 from lavagna.lti.nplr import nplr
+from lavagna.modules.diagonal_response import Diagonal, respond
 from lavagna.modules.options import number, whole
 from lavagna.modules.pairs import complex_of, pairs_of
 from lavagna.modules.precision import Wide, wide_dtype
