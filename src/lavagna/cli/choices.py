@@ -5,12 +5,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lavagna.models import StackConfig, preset
+from lavagna.models import ClassifierConfig, StackConfig, preset
 from lavagna.models.kinds import KINDS, read_config
 from lavagna.training import TrainConfig
 
 LAYER = "gated_delta_net"
 PRESET = "1m"
+# There are fewer labeled sequences than tokens of text, and a preset is sized for text.
+CLASSIFIER_WIDTH, CLASSIFIER_DEPTH = 64, 4
 MODEL_OPTIONS = ("d_model", "depth", "mlp_factor", "dropout", "pooling")
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
@@ -26,10 +28,8 @@ def chosen_model(
     """
     values = dict(stored or {})
     layer = _pattern(given["layer"]) if "layer" in given else values.get("layer", LAYER)
-    shared = {field.name for field in dataclasses.fields(StackConfig)}
     if stored is None or "preset" in given:
-        sizes = preset(given.get("preset", PRESET), layer).to_dict()
-        values |= {name: value for name, value in sizes.items() if name in shared}
+        values |= _sizes(given.get("preset"), kind, layer)
     own = {field.name for field in dataclasses.fields(KINDS[kind][0])}
     values |= {name: given[name] for name in MODEL_OPTIONS if name in given and name in own}
     if "option" in given:
@@ -38,6 +38,16 @@ def chosen_model(
         return read_config(kind, values | {"layer": layer, **ends})
     except TypeError as error:
         raise ValueError(str(error)) from None
+
+
+def _sizes(size: str | None, kind: str, layer: str | list[str]) -> dict[str, Any]:
+    """What a model has where the options leave it open: of a preset, or a classifier's own small sizes."""
+    if size is None and kind == ClassifierConfig.kind:
+        pattern = [layer] if isinstance(layer, str) else layer
+        return {"d_model": CLASSIFIER_WIDTH, "depth": max(CLASSIFIER_DEPTH, len(pattern))}
+    sizes = preset(size or PRESET, layer).to_dict()
+    shared = {field.name for field in dataclasses.fields(StackConfig)}
+    return {name: value for name, value in sizes.items() if name in shared}
 
 
 def chosen_training(given: Mapping[str, Any], stored: TrainConfig | None) -> TrainConfig:

@@ -15,6 +15,12 @@ Layers = Annotated[
 Classified = Annotated[
     str | None, typer.Option(help="Train a classifier instead: digits, or an .npz file of labeled sequences.")
 ]
+Sizes = Annotated[
+    str | None,
+    typer.Option(
+        help="Sizes: 1m 4m 15m 60m 130m 340m 1.3b. A classifier without one is 64 wide, 4 deep.", show_default="1m"
+    ),
+]
 KeyValues = Annotated[list[str] | None, typer.Option(help="KEY=VALUE of the layer; NAME.KEY=VALUE in a hybrid.")]
 Share = Annotated[
     float | None,
@@ -30,7 +36,7 @@ def train(
     data: Annotated[str | None, typer.Option(help="A text file, a folder, or stdlib.", show_default="stdlib")] = None,
     classify: Classified = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its settings.")] = False,
-    preset: Annotated[str | None, typer.Option(help="Sizes: 1m 4m 15m 60m 130m 340m 1.3b.", show_default="1m")] = None,
+    preset: Sizes = None,
     d_model: Annotated[int | None, typer.Option(help="Width, instead of the preset's.")] = None,
     depth: Annotated[int | None, typer.Option(help="Blocks, instead of the preset's.")] = None,
     mlp_factor: Annotated[float | None, typer.Option(help="Width of the MLPs over d_model; 0 for none.")] = None,
