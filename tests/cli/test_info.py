@@ -35,6 +35,11 @@ def test_the_form_of_a_text_depends_on_how_much_a_head_remembers(table, name, wi
     assert row["form_of_a_text"] == form and row["form_of_a_token"] == "recurrent"
 
 
+def test_a_layer_that_reads_both_ways_has_no_state(table):
+    (row,) = table("info", "s4d", "--d-model", 32, "--option", "bidirectional=true")
+    assert row["state_bytes"] == 0 < row["parameters"]
+
+
 def test_only_a_memory_that_grows_costs_more_later(table):
     (fixed,), (growing,) = (table("info", name) for name in ("gated_delta_net", "softmax_attention"))
     assert fixed["state_bytes"] == fixed["state_bytes_after_10000"]

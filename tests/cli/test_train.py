@@ -80,6 +80,7 @@ def test_a_text_that_is_none_is_refused_and_nothing_is_left(refused, tmp_path, c
         (["--option", "nonsense=1"], "nonsense"),
         (["--option", "heads"], "KEY=VALUE"),
         (["--option", "heads=3"], "16"),
+        (["--layer", "s4d", "--option", "bidirectional=true"], "Use bidirectional=False, or a classifier"),
         (["--d-model", "0"], "d_model"),
         (["--steps", "0"], "steps"),
         (["--batch", "-1"], "batch"),

@@ -160,6 +160,11 @@ def test_ids_beyond_a_padded_vocabulary_name_its_rows():
         build("gla", vocab_size=277, vocab_multiple=8)(torch.tensor([[300]]))
 
 
+def test_a_layer_that_reads_both_ways_is_refused_because_it_sees_what_is_to_be_predicted():
+    with pytest.raises(ValueError, match="block 1 is a bidirectional s4d, which sees the ids"):
+        build(["gla", "s4d"], options={"s4d": {"bidirectional": True}})
+
+
 def test_a_misspelt_keyword_is_a_type_error():
     with pytest.raises(TypeError, match="cu_seqlen"):
         build("gla", dtype=torch.float32)(text(1, 3), cu_seqlen=[0, 3])

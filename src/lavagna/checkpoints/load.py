@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from lavagna.checkpoints.save import CONFIG, FORMAT, TOKENIZER, WEIGHTS
-from lavagna.checkpoints.tensors import check, fill, outline, place, read
+from lavagna.checkpoints.tensors import check, fill, place, read
 from lavagna.data import Tokenizer
 from lavagna.models import ModelConfig, StackConfig
-from lavagna.models.kinds import read_config
+from lavagna.models.kinds import outline, read_config
 
 READ = "Read are folders that lavagna.save wrote"
 PICKLES = (".bin", ".ckpt", ".pkl", ".pt", ".pth")

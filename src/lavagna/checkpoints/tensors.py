@@ -8,8 +8,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lavagna.models import Stack, StackConfig
-from lavagna.models.kinds import build
+from lavagna.models import Stack
 from lavagna.modules.precision import Wide, wide_dtype
 
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
@@ -68,12 +67,6 @@ class _WithoutDrawing(TorchDispatchMode):
         if func in (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default):
             return args[0]
         return func(*args, **(kwargs or {}))
-
-
-def outline(config: StackConfig) -> Stack:
-    """A model that takes no memory yet, however large: enough to check a file against."""
-    with torch.device("meta"):
-        return build(config)
 
 
 def place(model: Stack, device: torch.device) -> None:

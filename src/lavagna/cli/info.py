@@ -58,10 +58,12 @@ def _machine() -> Iterator[dict[str, Any]]:
 
 def _layer(name: str, d_model: int, words: list[str]) -> dict[str, Any]:
     from lavagna.cli.choices import parse_options
-    from lavagna.models import ModelConfig
+    from lavagna.models import ClassifierConfig
 
-    def model(depth: int) -> ModelConfig:
-        return ModelConfig(name, d_model, depth, vocab_size=256, options=parse_options(words, name), mlp_factor=0)
+    # Of the kinds of models, the one that takes every layer, those too that read in both directions.
+    def model(depth: int) -> ClassifierConfig:
+        options = parse_options(words, name)
+        return ClassifierConfig(name, d_model, depth, classes=1, features=1, options=options, mlp_factor=0)
 
     try:
         return {"name": name, **_mixer(model(2), model(1))}

@@ -9,6 +9,7 @@ from lavagna.cli.progress import telling
 from lavagna.cli.task import Task
 from lavagna.data import Tokenizer, open_splits, prepare, texts
 from lavagna.models import ModelConfig
+from lavagna.models.kinds import outline
 from lavagna.training.run import Run, Settings
 
 TEXT = "text"
@@ -22,7 +23,7 @@ def prepare_task(given: Mapping[str, Any], run: Run) -> None:
     """Encode the text that the options name into the run's folder."""
     source = given.get("data", "stdlib")
     size = given.get("vocab_size", VOCABULARY) if given.get("tokenizer") == "bpe" else 256
-    chosen_model(given, ModelConfig.kind, {"vocab_size": size}, None)
+    outline(chosen_model(given, ModelConfig.kind, {"vocab_size": size}, None))
     tokenizer = _tokenizer(given, source)
     options = {name: given[name] for name in ("validation", "limit_bytes") if name in given}
     with telling("reading the text") as progress:

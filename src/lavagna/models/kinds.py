@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from lavagna.models.classifier import SequenceClassifier
 from lavagna.models.config import ClassifierConfig, ModelConfig
 from lavagna.models.language_model import LanguageModel
@@ -18,6 +20,12 @@ KINDS: dict[str, tuple[type[StackConfig], type[Stack]]] = {
 def build(config: StackConfig) -> Any:
     """A new model of a configuration: `LanguageModel` of a `ModelConfig`, `SequenceClassifier` of its own."""
     return KINDS[config.kind][1](config)
+
+
+def outline(config: StackConfig) -> Any:
+    """A model without memory for its numbers, however large: what a build refuses is refused here."""
+    with torch.device("meta"):
+        return build(config)
 
 
 def read_config(kind: str, values: Mapping[str, Any]) -> Any:

@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from lavagna.models.config import ModelConfig
-from lavagna.models.kinds import build
+from lavagna.models.kinds import outline
 from lavagna.models.stack import Stack
 from lavagna.models.stack_config import StackConfig
 
 
 def parameters(model: StackConfig | Stack) -> int:
     """How many parameters there are, a tied matrix counted once. Exact."""
-    return sum(weight.numel() for weight in _outline(model).parameters())
+    return sum(weight.numel() for weight in _empty(model).parameters())
 
 
 def state_bytes(model: StackConfig | Stack, tokens: int = 1) -> int:
@@ -25,7 +25,7 @@ def state_bytes(model: StackConfig | Stack, tokens: int = 1) -> int:
     >>> state_bytes(config, 10) == state_bytes(config, 10_000)
     True
     """
-    return sum(math.prod(_shape(tensor, tokens)) * tensor.element_size() for tensor in _tensors(_outline(model)))
+    return sum(math.prod(_shape(tensor, tokens)) * tensor.element_size() for tensor in _tensors(_empty(model)))
 
 
 def flops(model: StackConfig | Stack, tokens: int = 1) -> int:
@@ -37,30 +37,28 @@ def flops(model: StackConfig | Stack, tokens: int = 1) -> int:
     Left out: norms, activations, gates, decaying and correcting the memory; a classifier's head, which works once a
     sequence; and the memory of what reads in both directions. A backward pass costs twice as much again.
     """
-    outline = _outline(model)
-    matrices = {id(weight): weight.numel() for weight in outline.parameters() if weight.ndim >= 2}
-    weights = sum(matrices.values()) - sum(matrices[id(weight)] for weight in _idle(outline))
-    numbers = [(0 in x.shape, math.prod(_shape(x, tokens))) for x in _tensors(outline) if x.dtype != torch.int64]
+    empty = _empty(model)
+    matrices = {id(weight): weight.numel() for weight in empty.parameters() if weight.ndim >= 2}
+    weights = sum(matrices.values()) - sum(matrices[id(weight)] for weight in _idle(empty))
+    numbers = [(0 in x.shape, math.prod(_shape(x, tokens))) for x in _tensors(empty) if x.dtype != torch.int64]
     return 2 * weights + sum(count * (2 if grows else 4) for grows, count in numbers)
 
 
-def _idle(outline: Stack) -> list[torch.Tensor]:
+def _idle(empty: Stack) -> list[torch.Tensor]:
     """Matrices that don't work at a step: embeddings, which are looked up, and a head that works at the end."""
-    tied = isinstance(outline.config, ModelConfig) and outline.config.tie_embeddings
-    idle: list[torch.Tensor] = [m.weight for m in outline.children() if isinstance(m, nn.Embedding) and not tied]
-    return idle if isinstance(outline.config, ModelConfig) else [*idle, outline.get_parameter("head.weight")]
+    tied = isinstance(empty.config, ModelConfig) and empty.config.tie_embeddings
+    idle: list[torch.Tensor] = [m.weight for m in empty.children() if isinstance(m, nn.Embedding) and not tied]
+    return idle if isinstance(empty.config, ModelConfig) else [*idle, empty.get_parameter("head.weight")]
 
 
-def _outline(model: StackConfig | Stack) -> Stack:
-    """The model without memory for its numbers."""
-    with torch.device("meta"):
-        return build(model if isinstance(model, StackConfig) else model.config)
+def _empty(model: StackConfig | Stack) -> Stack:
+    return outline(model if isinstance(model, StackConfig) else model.config)
 
 
-def _tensors(outline: Stack) -> list[torch.Tensor]:
-    if outline.first_bidirectional is not None:
+def _tensors(empty: Stack) -> list[torch.Tensor]:
+    if empty.first_bidirectional is not None:
         return []
-    return list(outline.initial_state(1).tensors().values())
+    return list(empty.initial_state(1).tensors().values())
 
 
 def _shape(tensor: torch.Tensor, tokens: int) -> list[int]:

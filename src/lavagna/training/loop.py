@@ -7,7 +7,7 @@ import torch
 
 from lavagna.data import ExampleSplits, Splits, Tokenizer
 from lavagna.models import Stack, StackConfig
-from lavagna.models.kinds import build
+from lavagna.models.kinds import build, outline
 from lavagna.training.checkpoint import load_checkpoint
 from lavagna.training.classification import Classification
 from lavagna.training.config import TrainConfig
@@ -82,6 +82,8 @@ def _settings(model: Stack | StackConfig, config: TrainConfig, objective: Object
             f"{model_config.kind.replace('_', ' ')}. Text trains language models, labeled examples train classifiers."
         )
     objective.check(model_config)
+    # Before a folder is begun for it.
+    outline(model_config)
     return Settings(model_config.to_dict(), config, objective.about, model_config.kind)
 
 
