@@ -134,12 +134,12 @@ def test_a_single_mode_needs_no_axis(step, device):
 
 def test_structure_says_what_a_square_batch_is(device):
     A, B = -torch.rand(3, 3, dtype=REAL, device=device), torch.ones(3, 3, dtype=REAL, device=device)
-    with pytest.raises(ValueError, match=r"\(3, 3\) and B \(3, 3\).*structure='dense' or structure='diagonal'"):
-        lv.lti.discretize(A, B, 0.1, "zoh")
     rows = lv.lti.discretize(A, B, 0.1, "zoh", structure="diagonal")
     assert torch.allclose(rows.A, (0.1 * A).exp())
-    dense = lv.lti.discretize(A, B, 0.1, "zoh", structure="dense")
-    assert torch.allclose(dense.A, torch.linalg.matrix_exp(0.1 * A))
+    for dense in (lv.lti.discretize(A, B, 0.1, "zoh", structure="dense"), lv.lti.discretize(A, B, 0.1, "zoh")):
+        assert torch.allclose(dense.A, torch.linalg.matrix_exp(0.1 * A))
+    with pytest.raises(ValueError, match=r"\(2, 3, 3\) and B \(2, 3, 3\).*structure='dense' or structure='diagonal'"):
+        lv.lti.discretize(A.expand(2, 3, 3), B.expand(2, 3, 3), 0.1, "zoh")
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,10 @@ def discretize(
     | `mamba` | e^z | step B |
 
     `A` is dense (.. n n) or diagonal (.. n); `B` is a vector (.. n) or a matrix (.. n m). `structure` says what `A` is;
-    without it, a square pair of last axes is dense, everything else diagonal, and a square `A` whose shape `B` repeats
-    (n systems of n modes, or one system of n inputs) is refused. `B` is a matrix when it has as many axes as a dense
-    `A`, or one more than a diagonal one; else a vector. Leading axes broadcast. `step`, a number or a tensor, has
-    leading axes only, and may bring new ones; a step for each mode is `A * step, B * step` with a step of 1.
+    without it, a square pair of last axes is dense, also where n diagonal systems of n modes were meant, and everything
+    else diagonal; several square matrices whose shape `B` repeats are refused. `B` is a matrix when it has as many axes
+    as a dense `A`, or one more than a diagonal one; else a vector. Leading axes broadcast. `step`, a number or a tensor,
+    has leading axes only, and may bring new ones; a step for each mode is `A * step, B * step` with a step of 1.
     Both `A` and `B` may be without axes, a single mode.
 
     Real or complex, float32 or float64, kept; singular `A`, zero eigenvalues and tiny steps are exact, and gradients
@@ -127,7 +127,8 @@ def _scaled(call: str, A: Tensor, B: Tensor, step: Step, structure: str | None) 
 def _is_dense(call: str, A: Tensor, B: Tensor, structure: str | None) -> bool:
     """Whether A is a matrix and not a diagonal, as `structure` or the shapes say; ValueError where neither does."""
     square = A.ndim > 1 and A.shape[-1] == A.shape[-2]
-    if structure is None and square and B.shape[: A.ndim] == A.shape:
+    # One square matrix is dense. Of several, a B of their shape may be n inputs or the vectors of n diagonals.
+    if structure is None and square and A.ndim > 2 and B.shape[: A.ndim] == A.shape:
         raise ValueError(
             f"{call}: A {tuple(A.shape)} and B {tuple(B.shape)} may be a dense or a diagonal system."
             f" Say structure='dense' or structure='diagonal'."
