@@ -163,7 +163,7 @@ def _convolved(
     """The states of rows whose first `counts` steps are real, and each row's state after those."""
     z, before = log_decay[:, None], start.flatten(1)
     kernel = diagonal_kernel(v.new_ones(z.shape), z, v.shape[1])
-    x = (convolve(v.mT, kernel) if v.shape[1] else v.mT).mT
+    x = convolve(v.mT, kernel).mT
     if not fresh:
         x = x + diagonal_kernel((before * log_decay.exp()).to(v.dtype)[..., None], z, v.shape[1]).mT
     every = torch.cat([before[:, None], x], 1)

@@ -117,7 +117,9 @@ def _summed(blocks: Tensor, powers: Tensor) -> Tensor:
 def _powers(log_decay: Tensor, count: int, stride: int) -> Tensor:
     """(..., count, n) in double precision: `exp(stride i log_decay)` for i < count."""
     exponents = torch.arange(count, dtype=torch.float64, device=log_decay.device) * stride
-    return (exponents[:, None] * _finite(log_decay).unsqueeze(-2)).exp()
+    z = _finite(log_decay)
+    # The strides of a product with two axes of one are not those that a compiler foretells.
+    return (z * exponents).exp().unsqueeze(-1) if z.shape[-1] == 1 else (exponents[:, None] * z.unsqueeze(-2)).exp()
 
 
 def _finite(log_decay: Tensor) -> Tensor:
