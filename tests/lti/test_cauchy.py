@@ -1,6 +1,10 @@
 """S4's kernel against the powers of its matrix."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +12,7 @@ import torch
 from lavagna.lti.cauchy import s4_kernel
 from lavagna.lti.nplr import nplr
 
+SOURCE = Path(__file__).parents[2] / "src"
 LENGTHS = [1, 2, 3, 63, 64, 1000]
 kinds = pytest.mark.parametrize("kind", ["legs", "legt", "lagt", "fout"])
 
@@ -113,16 +118,6 @@ def test_kernel_and_gradients_are_finite_for_any_step_and_modes_on_the_axis(devi
         assert all(x.isfinite().all() for x in (kernel, *grads))
 
 
-def test_blocks_of_nodes_give_one_kernel(device, monkeypatch):
-    modes = [x.requires_grad_() for x in system(device, "legt")]
-    whole = s4_kernel(*modes, 0.1, 33)
-    wanted = torch.autograd.grad(whole.abs().square().sum(), modes)
-    monkeypatch.setattr("lavagna.lti.cauchy.BLOCK", 20)
-    blocks = s4_kernel(*modes, 0.1, 33)
-    grads = torch.autograd.grad(blocks.abs().square().sum(), modes)
-    assert max(map(far, (blocks, *grads), (whole, *wanted))) < 1e-12
-
-
 def test_axes_before_the_modes_broadcast(device):
     Lambda, P, B, C = system(device, "legs")
     many = torch.stack([C, 2 * C, -C])
@@ -147,3 +142,27 @@ def test_shapes_that_do_not_fit_are_named(device):
     for modes in ((Lambda, P[0], B, C), (Lambda, P[:, :3], B, C), (Lambda, P, B[:3], C)):
         with pytest.raises(ValueError, match=r"s4_kernel: Lambda, B and C must be \(.., n\), P and Q \(.., r, n\)"):
             s4_kernel(*modes, 0.1, 3)
+
+
+MEASURE = """
+import resource, sys, torch
+from lavagna.lti.cauchy import s4_kernel
+parts = torch.randn(3, 256, 32, dtype=torch.complex64)
+Lambda = torch.complex(-parts[0].real.abs(), parts[0].imag).requires_grad_()
+P, B, C = (x.clone().requires_grad_() for x in (parts[:, :, None][0], *parts[1:]))
+step = torch.linspace(1e-3, 0.1, 256)
+s4_kernel(Lambda, P, B, C, step, 2, conjugates=True).sum().backward()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+s4_kernel(Lambda, P, B, C, step, int(sys.argv[1]), conjugates=True).square().sum().backward()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize("length", [4096, pytest.param(16384, marks=pytest.mark.slow)])
+def test_a_wide_layer_of_long_filters_never_holds_all_terms(length):
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", MEASURE, str(length)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # All terms of the sums are 256 channels times 64 modes times half as many nodes as steps, in complex128.
+    assert int(done.stdout) < min(256 * 64 * length / 2 * 16, 1e9)

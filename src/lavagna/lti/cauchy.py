@@ -1,19 +1,17 @@
 """S4's kernel: the generating function of a diagonal-plus-low-rank system, by Cauchy sums at the roots of unity."""
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from lavagna.lti.cauchy_sums import cauchy_sums
 from lavagna.lti.dplr import DiscreteDPLR, after, bilinear, flat_reader, powers, unflat
 
 # The circle on which the generating function is taken has radius e^(-DAMPING / length): no pole of a system that
 # doesn't grow is nearer than that, also where Re Lambda is 0. It costs a factor e^DAMPING of float64's last digit.
 DAMPING = 1.0
-# Numbers, of 16 bytes, of a block of nodes: few enough to stay in the cache.
-BLOCK = 2**17
 
 
 def s4_kernel(
@@ -66,8 +64,6 @@ def s4_kernel(
         return _narrow(C[..., :0].real if conjugates else C[..., :0], double)
     system = bilinear(Lambda, P, B, step, Q=Q, conjugates=conjugates)
     C = C - math.exp(-DAMPING) * _after(system, C, length)
-    if conjugates:
-        Lambda, P, B, C, Q = (torch.cat([x, x.conj()], -1) for x in (Lambda, P, B, C, Q))
     kernel = _inverse(_generating(Lambda, P, B, C, Q, step, length, real=conjugates), length, real=conjugates)
     return _narrow(kernel, double)
 
@@ -112,7 +108,7 @@ def _generating(
     s = torch.complex(torch.full_like(nodes, DAMPING / (2 * length)), math.pi / length * nodes)
     readers, writers = torch.cat([C.unsqueeze(-2), Q], -2), torch.cat([B.unsqueeze(-2), P.conj()], -2)
     products = (readers.unsqueeze(-2) * writers.unsqueeze(-3)).flatten(-3, -2).mT
-    sums = _CauchySums.apply(products, step.unsqueeze(-1) * Lambda, 2 * s.sinh(), s.cosh())
+    sums = cauchy_sums(products, step.unsqueeze(-1) * Lambda, 2 * s.sinh(), s.cosh(), conjugates=real)
     table = sums.unflatten(-1, (readers.shape[-2], -1))
     reach = (step.unsqueeze(-1) * s.cosh())[..., None, None]
     # One rank after the other leaves the table: (A_(i-1) - P_i^H Q_i)^-1 from A_(i-1)^-1, all read and written alike.
@@ -126,37 +122,3 @@ def _inverse(generating: Tensor, length: int, *, real: bool) -> Tensor:
     kernel = torch.fft.irfft(generating, n=length) if real else torch.fft.ifft(generating)
     place = torch.arange(length, dtype=torch.float64, device=kernel.device)
     return kernel * (DAMPING / length * place).exp()
-
-
-class _CauchySums(torch.autograd.Function):
-    """`sum_n V_nm / (a_k - b_k z_n)`, (.., k, m), of V (.., n, m) and z (.., n): blocks of nodes, never all at once."""
-
-    @staticmethod
-    def forward(ctx: Any, V: Tensor, z: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(V, z, a, b)
-        # Filled in place: small results kept between large blocks would leave holes of their size in the heap.
-        sums = V.new_empty(*z.shape[:-1], len(a), V.shape[-1])
-        for part in _blocks(z, a):
-            sums[..., part, :] = _inverses(z, a, b, part) @ V
-        return sums
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        V, z, a, b = ctx.saved_tensors
-        (grad,) = grads
-        grad_V, grad_z = torch.zeros_like(V), torch.zeros_like(z)
-        for part in _blocks(z, a):
-            inverses, own = _inverses(z, a, b, part), grad[..., part, :]
-            grad_V += inverses.mH @ own
-            grad_z += (inverses.square_().mul_(b[part, None]).conj() * (own @ V.mH)).sum(-2)
-        return grad_V, grad_z, None, None
-
-
-def _inverses(z: Tensor, a: Tensor, b: Tensor, part: slice) -> Tensor:
-    return (a[part, None] - b[part, None] * z.unsqueeze(-2)).reciprocal()
-
-
-def _blocks(z: Tensor, a: Tensor) -> list[slice]:
-    size = max(1, BLOCK // max(1, z.numel()))
-    return [slice(start, start + size) for start in range(0, max(1, len(a)), size)]

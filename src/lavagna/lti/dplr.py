@@ -8,6 +8,7 @@ With `conjugates` the modes given are half of them: the conjugate of each, with 
 system is real. Vectors over the modes are then kept as 2 n real numbers, and all that is not the diagonal is real.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -40,6 +41,15 @@ class Power(NamedTuple):
         """The power on each of q vectors: O(n R) a vector."""
         return fade(x, self.decay) + (x @ self.right.mT) @ self.left
 
+    def squared(self) -> "Power | DensePower":
+        """The same map twice: of twice the rank, or a matrix where that is more than full."""
+        if self.left.shape[-2] >= self.left.shape[-1]:
+            eye = torch.eye(self.left.shape[-1], dtype=self.left.dtype, device=self.left.device)
+            return DensePower(self(eye)).squared()
+        left = torch.cat([self(self.left), self.left], -2)
+        right = torch.cat([self.right, fade(self.right, self.transposed.decay)], -2)
+        return Power(self.decay.square(), left, right)
+
     @property
     def transposed(self) -> "Power":
         """The same power on what reads the state, `flat_reader` of it, from the other side."""
@@ -51,6 +61,32 @@ class Power(NamedTuple):
         return Power(
             self.decay.to(torch.promote_types(dtype, torch.complex64)), self.left.to(dtype), self.right.to(dtype)
         )
+
+
+class DensePower(NamedTuple):
+    """A power that has no low rank left, `x -> x matrix`."""
+
+    matrix: Tensor
+
+    def __call__(self, x: Shaped[Tensor, "*#rows q m"]) -> Shaped[Tensor, "*#rows q m"]:
+        """The power on each of q vectors: O(n^2) a vector."""
+        return x @ self.matrix
+
+    def squared(self) -> "DensePower":
+        """The same map twice."""
+        return DensePower(self.matrix @ self.matrix)
+
+    @property
+    def transposed(self) -> "DensePower":
+        """The same power on what reads the state."""
+        return DensePower(self.matrix.mT)
+
+    def to(self, dtype: torch.dtype) -> "DensePower":
+        """The same map for vectors of another dtype."""
+        return DensePower(self.matrix.to(dtype))
+
+
+Powers = Sequence[Power | DensePower]
 
 
 def bilinear(
@@ -109,30 +145,35 @@ def fade(x: Shaped[Tensor, "*#rows q m"], decay: Complex[Tensor, "*#rows n"]) ->
     return flat(unflat(x) * decay.unsqueeze(-2), conjugates=not x.is_complex())
 
 
-def powers(system: DiscreteDPLR, length: int) -> list[Power]:
+def powers(system: DiscreteDPLR, length: int) -> list["Power | DensePower"]:
     """The step itself, its square, its fourth power, ..., to about the square root of `length` steps.
 
         A^2m = diag(d^2m) + [left_m A^m^T, left_m]^T [right_m, right_m d^m]
 
-    Each is twice the rank of the one before; they end where as many steps as the rank, taken again and again, cost as
-    much as the rank's growth would: at rank^2 >= length, or at full rank. O(n length) together.
+    Each is twice the rank of the one before, until that is full: what follows are matrices. O(n length) together, as
+    long as length <= n^2.
     """
     conjugates = system.conjugates
     left, right = flat(system.left, conjugates=conjugates), flat_reader(system.right, conjugates=conjugates)
-    found = [Power(system.decay, left, right)]
-    while left.shape[-2] ** 2 < length and left.shape[-2] < left.shape[-1]:
-        one = found[-1]
-        left = torch.cat([one(left), left], -2)
-        right = torch.cat([right, fade(right, one.transposed.decay)], -2)
-        found.append(Power(one.decay.square(), left, right))
+    found: list[Power | DensePower] = [Power(system.decay, left, right)]
+    while 4 ** (len(found) - 1) < length:
+        found.append(found[-1].squared())
     return found
 
 
-def after(powers: list[Power], x: Shaped[Tensor, "*#rows q m"], count: int) -> Shaped[Tensor, "*#rows q m"]:
+def after(powers: Powers, x: Shaped[Tensor, "*#rows q m"], count: int) -> Shaped[Tensor, "*#rows q m"]:
     """Vectors after `count` steps: the largest power as often as it fits, then the binary digits of what is left."""
     whole, rest = divmod(count, 2 ** (len(powers) - 1))
-    for _ in range(whole):
-        x = powers[-1](x)
+    last = powers[-1]
+    if isinstance(last, Power):
+        for _ in range(whole):
+            x = last(x)
+        whole = 0
+    # A matrix is squared at the cost of the square before; a low rank would cost more with each.
+    while whole:
+        x = last(x) if whole & 1 else x
+        whole >>= 1
+        last = last.squared() if whole else last
     for digit, power in enumerate(powers[:-1]):
         if rest >> digit & 1:
             x = power(x)
@@ -140,7 +181,7 @@ def after(powers: list[Power], x: Shaped[Tensor, "*#rows q m"], count: int) -> S
 
 
 def after_each(
-    powers: list[Power], x: Shaped[Tensor, "*#rows q m"], counts: Int[Tensor, " q"]
+    powers: Powers, x: Shaped[Tensor, "*#rows q m"], counts: Int[Tensor, " q"]
 ) -> Shaped[Tensor, "*#rows q m"]:
     """`after` with a count for each of the q vectors, none above the exponent of the last power."""
     for digit, power in enumerate(powers):
@@ -148,7 +189,7 @@ def after_each(
     return x
 
 
-def run_up(powers: list[Power], x: Shaped[Tensor, "*#rows q m"]) -> Shaped[Tensor, "*#rows c q m"]:
+def run_up(powers: Powers, x: Shaped[Tensor, "*#rows q m"]) -> Shaped[Tensor, "*#rows c q m"]:
     """Vectors after 0, 1, ..., c - 1 steps, by doubling; c is the exponent of the last power."""
     count = x.shape[-2]
     for power in powers[:-1]:
@@ -156,7 +197,7 @@ def run_up(powers: list[Power], x: Shaped[Tensor, "*#rows q m"]) -> Shaped[Tenso
     return x.unflatten(-2, (-1, count))
 
 
-def strides(power: Power, x: Shaped[Tensor, "*#rows m"], count: int) -> Shaped[Tensor, "*#rows _ m"]:
+def strides(power: Power | DensePower, x: Shaped[Tensor, "*#rows m"], count: int) -> Shaped[Tensor, "*#rows _ m"]:
     """A vector after 0, 1, ..., count - 1 applications of one power, one after the other."""
     rows = [x.unsqueeze(-2)]
     for _ in range(count - 1):
@@ -165,7 +206,7 @@ def strides(power: Power, x: Shaped[Tensor, "*#rows m"], count: int) -> Shaped[T
 
 
 def free_response(
-    powers: list[Power], reader: Shaped[Tensor, "*#rows m"], state: Shaped[Tensor, "*#rows q m"], length: int
+    powers: Powers, reader: Shaped[Tensor, "*#rows m"], state: Shaped[Tensor, "*#rows q m"], length: int
 ) -> Shaped[Tensor, "*#rows q _"]:
     """What q states are read as over the steps to come without input, `C A_bar^(l+1) x` for l below `length`.
 
@@ -180,7 +221,7 @@ def free_response(
 
 
 def last_state(
-    powers: list[Power],
+    powers: Powers,
     write: Shaped[Tensor, "*#rows m"],
     u: Shaped[Tensor, "*#rows q t"],
     state: Shaped[Tensor, "*#rows q m"],
