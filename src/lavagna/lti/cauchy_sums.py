@@ -32,10 +32,7 @@ def cauchy_sums(
         return _Sums.apply(V, z, a, b)
     mode = torch.stack([torch.ones_like(z.real), -2 * z.real, z.real.square() + z.imag.square()], -2)
     weights = torch.cat([2 * V.real, -2 * (V * z.conj().unsqueeze(-1)).real], -1)
-    nodes = torch.stack([a * a, a * b, b * b], -1)
-    real, imaginary = _PairSums.apply(weights, mode, torch.view_as_real(nodes).movedim(-1, 0)).chunk(2, -2)
-    over_a, over_b = torch.complex(real, imaginary).chunk(2, -1)
-    return a[:, None] * over_a + b[:, None] * over_b
+    return _PairSums.apply(weights, mode, a, b)
 
 
 class _Sums(torch.autograd.Function):
@@ -68,43 +65,49 @@ def _inverses(z: Tensor, a: Tensor, b: Tensor, part: slice) -> Tensor:
 
 
 class _PairSums(torch.autograd.Function):
-    """`sum_n W_nm / (nodes . mode_n)` for real W (.., n, m) and mode (.., 3, n), and complex nodes (2, k, 3).
-
-    Real and imaginary parts are apart everywhere, the real ones before: nodes (2, k, 3), result (.., 2 k, m).
-    """
+    """`sum_n (a W_n + b W'_n) / (a^2 mode_0n + a b mode_1n + b^2 mode_2n)`, [W, W'] and modes real."""
 
     @staticmethod
-    def forward(ctx: Any, W: Tensor, mode: Tensor, nodes: Tensor) -> Tensor:
-        ctx.save_for_backward(W, mode, nodes)
-        count = nodes.shape[1]
-        sums = W.new_empty(*W.shape[:-2], 2, count, W.shape[-1])
-        for part in _blocks(count, mode[..., 0, :]):
-            x, y = _fractions(mode, nodes[:, part])
-            sums[..., 0, part, :], sums[..., 1, part, :] = x @ W, y @ W
-        return sums.flatten(-3, -2)
+    def forward(ctx: Any, W: Tensor, mode: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(W, mode, a, b)
+        sums = a.new_empty(*W.shape[:-2], len(a), W.shape[-1] // 2)
+        for part in _blocks(len(a), mode[..., 0, :]):
+            x, y = _fractions(mode, a[part], b[part])
+            over_a, over_b = torch.complex(x @ W, y @ W).chunk(2, -1)
+            sums[..., part, :] = a[part, None] * over_a + b[part, None] * over_b
+        return sums
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        W, mode, nodes = ctx.saved_tensors
-        count = nodes.shape[1]
-        grad = grads[0].unflatten(-2, (2, count))
+        W, mode, a, b = ctx.saved_tensors
         grad_W, grad_mode = torch.zeros_like(W), torch.zeros_like(mode)
-        for part in _blocks(count, mode[..., 0, :]):
-            x, y = _fractions(mode, nodes[:, part])
-            own_x, own_y = grad[..., 0, part, :], grad[..., 1, part, :]
+        for part in _blocks(len(a), mode[..., 0, :]):
+            own_a, own_b = a[part, None], b[part, None]
+            x, y = _fractions(mode, a[part], b[part])
+            grad = grads[0][..., part, :]
+            own = torch.cat([grad * own_a.conj(), grad * own_b.conj()], -1)
+            # Products of what lies strided, as parts of complex numbers do, are several times slower.
+            own_x, own_y = own.real.contiguous(), own.imag.contiguous()
             grad_W += x.mT @ own_x + y.mT @ own_y
             # The derivative of 1 / q is -1 / q^2, and its conjugate carries gradients back.
             wanted_x, wanted_y = own_x @ W.mT, own_y @ W.mT
             across, square = 2 * x * y, x.mul_(x).sub_(y.mul_(y))
             q_x, q_y = wanted_x * square + wanted_y * across, wanted_y * square - wanted_x * across
-            grad_mode -= nodes[0, part].mT @ q_x + nodes[1, part].mT @ q_y
-        return grad_W, grad_mode, None
+            real, imaginary = (part.mT.contiguous() for part in _nodes(a[part], b[part]))
+            grad_mode -= real @ q_x + imaginary @ q_y
+        return grad_W, grad_mode, None, None
 
 
-def _fractions(mode: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
-    """Real and imaginary part of `1 / (nodes . mode)`, each (.., k, n)."""
-    x, y = (_combined(part, mode) for part in nodes)
+def _nodes(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """What multiplies the three real numbers of a mode, (k, 3): real and imaginary parts."""
+    nodes = torch.stack([a * a, a * b, b * b], -1)
+    return nodes.real, nodes.imag
+
+
+def _fractions(mode: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Real and imaginary part of one over the denominator, each (.., k, n)."""
+    x, y = (_combined(part, mode) for part in _nodes(a, b))
     scale = (x * x).addcmul_(y, y).reciprocal_()
     return x.mul_(scale), y.mul_(scale).neg_()
 
