@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lavagna.algebra.transition import dplr
 from lavagna.forms.convolution import convolve
 from lavagna.layers.time_invariant import TimeInvariant
-from lavagna.lti.cauchy import s4_kernel
+from lavagna.lti.cauchy import kernel_between, read_after
 from lavagna.lti.dplr import bilinear, flat, flat_reader, free_response, last_state, powers, unflat
 from lavagna.lti.exponential import log_bilinear
 from lavagna.lti.initial import left_half, rates, reset_log_steps
@@ -149,9 +149,11 @@ def _convolved(system: Modes, u: Tensor, counts: Tensor | None, start: Tensor, f
     length, u = u.shape[1], u.mT
     if not length:
         return u.mT, start.clone()
-    y = convolve(u, s4_kernel(Lambda, P, B, C, step, length, Q=Q, conjugates=True).to(u.dtype))
     one = bilinear(Lambda, P, B, step, Q=Q, conjugates=True)
-    found = [power.to(u.dtype) for power in powers(one, length)]
+    found = powers(one, length)
+    ended = read_after(found, C, length, conjugates=True)
+    y = convolve(u, kernel_between(*system, length, ended, conjugates=True).to(u.dtype))
+    found = [power.to(u.dtype) for power in found]
     write, reader = flat(one.write, conjugates=True).to(u.dtype), flat_reader(C, conjugates=True).to(u.dtype)
     # All rows of a channel meet its powers at once: (d, m, .).
     state = flat(start.squeeze(2).transpose(0, 1), conjugates=True).to(u.dtype)

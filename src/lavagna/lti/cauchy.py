@@ -3,11 +3,11 @@
 import math
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Complex, Float, Shaped
 from torch import Tensor
 
 from lavagna.lti.cauchy_sums import cauchy_sums
-from lavagna.lti.dplr import DiscreteDPLR, after, bilinear, flat_reader, powers, unflat
+from lavagna.lti.dplr import Powers, after, bilinear, flat_reader, powers, unflat
 
 # The circle on which the generating function is taken has radius e^(-DAMPING / length): no pole of a system that
 # doesn't grow is nearer than that, also where Re Lambda is 0. It costs a factor e^DAMPING of float64's last digit.
@@ -62,10 +62,26 @@ def s4_kernel(
     Lambda, P, B, C, Q, step = _spread(Lambda, P, B, C, P if Q is None else Q, step)
     if not length:
         return _narrow(C[..., :0].real if conjugates else C[..., :0], double)
-    system = bilinear(Lambda, P, B, step, Q=Q, conjugates=conjugates)
-    C = C - math.exp(-DAMPING) * _after(system, C, length)
-    kernel = _inverse(_generating(Lambda, P, B, C, Q, step, length, real=conjugates), length, real=conjugates)
-    return _narrow(kernel, double)
+    found = powers(bilinear(Lambda, P, B, step, Q=Q, conjugates=conjugates), length)
+    ended = read_after(found, C, length, conjugates=conjugates)
+    return _narrow(kernel_between(Lambda, P, Q, B, C, step, length, ended, conjugates=conjugates), double)
+
+
+def kernel_between(
+    Lambda: Complex[Tensor, "*rows n"],
+    P: Complex[Tensor, "*rows r n"],
+    Q: Complex[Tensor, "*rows r n"],
+    B: Complex[Tensor, "*rows n"],
+    C: Complex[Tensor, "*rows n"],
+    step: Float[Tensor, "*rows"],
+    length: int,
+    ended: Complex[Tensor, "*rows n"],
+    *,
+    conjugates: bool,
+) -> Shaped[Tensor, "*rows length"]:
+    """`s4_kernel` where `C A_bar^length` is known, all in double precision and of one shape."""
+    C = C - math.exp(-DAMPING) * ended
+    return _inverse(_generating(Lambda, P, B, C, Q, step, length, real=conjugates), length, real=conjugates)
 
 
 def _narrow(x: Tensor, double: bool) -> Tensor:
@@ -92,10 +108,11 @@ def _spread(Lambda: Tensor, P: Tensor, B: Tensor, C: Tensor, Q: Tensor, step: Te
     return Lambda, P, B, C, Q, step.expand(rows)
 
 
-def _after(system: DiscreteDPLR, C: Tensor, length: int) -> Tensor:
-    """`C A_bar^length`."""
-    conjugates = system.conjugates
-    back = [power.transposed for power in powers(system, length)]
+def read_after(
+    found: Powers, C: Complex[Tensor, "*rows n"], length: int, *, conjugates: bool
+) -> Complex[Tensor, "*rows n"]:
+    """`C A_bar^length`, from the powers of a system."""
+    back = [power.transposed for power in found]
     reader = after(back, flat_reader(C, conjugates=conjugates).unsqueeze(-2), length).squeeze(-2)
     return unflat(reader).conj() / 2 if conjugates else reader
 
