@@ -66,6 +66,7 @@ class H3(Layer):
         self.heads = heads_of(self.name, d_model, heads, 1 if heads is None and head_dim is None else head_dim)
         inner = self.heads.count * self.heads.size
         taps = d_state if conv_size is None else conv_size
+        whole(self.name, "d_state", d_state)
         whole(self.name, "conv_size", taps)
         self.system = DiagonalSSM(
             self.name,

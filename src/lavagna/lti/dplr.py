@@ -163,7 +163,8 @@ def powers(system: DiscreteDPLR, length: int) -> list["Power | DensePower"]:
 
 def after(powers: Powers, x: Shaped[Tensor, "*#rows q m"], count: int) -> Shaped[Tensor, "*#rows q m"]:
     """Vectors after `count` steps: the largest power as often as it fits, then the binary digits of what is left."""
-    whole, rest = divmod(count, 2 ** (len(powers) - 1))
+    # No divmod, which compilers lack for lengths that they keep open.
+    whole, rest = count // 2 ** (len(powers) - 1), count % 2 ** (len(powers) - 1)
     last = powers[-1]
     if isinstance(last, Power):
         for _ in range(whole):
