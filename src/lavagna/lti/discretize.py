@@ -49,8 +49,8 @@ def discretize(
     `A` is dense (.. n n) or diagonal (.. n); `B` is a vector (.. n) or a matrix (.. n m). `structure` says what `A` is;
     without it, a square pair of last axes is dense, also where n diagonal systems of n modes were meant, and everything
     else diagonal; several square matrices whose shape `B` repeats are refused. `B` is a matrix when it has as many axes
-    as a dense `A`, or one more than a diagonal one; else a vector. Leading axes broadcast. `step`, a number or a tensor,
-    has leading axes only, and may bring new ones; a step for each mode is `A * step, B * step` with a step of 1.
+    as a dense `A`, or one more than a diagonal one; else a vector. Leading axes broadcast. `step`, a number or a
+    tensor, has leading axes only, and may bring new ones; a step for each mode is `A * step, B * step`, a step of 1.
     Both `A` and `B` may be without axes, a single mode.
 
     Real or complex, float32 or float64, kept; singular `A`, zero eigenvalues and tiny steps are exact, and gradients
