@@ -56,6 +56,13 @@ def test_a_filter_at_a_lag_is_the_same_to_the_bit_whatever_the_length(device, dt
     assert all(torch.equal(network(lags), longest[..., :lags]) for lags in (1, 2, 63, 64, 65, 99))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_cast_to_half_precision_leaves_the_filters_as_they_are(device, dtype):
+    network = layers.build("hyena", D, max_length=100).to(device).filter
+    before = network(100)
+    assert torch.equal(network.to(dtype)(100), before)
+
+
 def test_a_filter_fades_to_a_hundredth_within_its_reach(device):
     network = layers.build("hyena", D, max_length=101).filter.to(device).double()
     window = network._window(torch.arange(101, device=device).double())

@@ -133,8 +133,23 @@ def test_the_state_of_a_layer_of_other_sizes_is_refused(variant, device):
 
 @every
 def test_a_batch_of_none_is_legal(variant, device):
-    y, state = build(variant, device)(text(device, 0, 3))
-    assert y.shape == (0, 3, D) and state.tokens_seen.shape == (0,)
+    layer = build(variant, device)
+    for form in (*layer.forms, "auto"):
+        y, state = layer(text(device, 0, 3), form=form)
+        again, last = layer(text(device, 0, 20), state, form=form)
+        assert y.shape == (0, 3, D) and again.shape == (0, 20, D), form
+        assert state.tokens_seen.shape == last.tokens_seen.shape == (0,), form
+
+
+@every
+@pytest.mark.parametrize("length", [1, 20])
+def test_a_state_of_another_precision_is_cast(variant, device, length):
+    layer, x = build(variant, device), text(device, 2, length)
+    _, state = layer(text(device, 2, 3))
+    narrow = layer(x, state.to(torch.float32))
+    assert narrow.y.dtype == torch.float64 and distance(narrow.y, layer(x, state).y) < 1e-4
+    wide = layer.float()(x.float(), state)
+    assert wide.y.dtype == torch.float32 and distance(wide.y, narrow.y.float()) < 1e-3
 
 
 @every

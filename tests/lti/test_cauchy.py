@@ -133,7 +133,7 @@ def test_a_kernel_of_no_steps_is_empty(device, conjugates):
 
 
 def test_a_negative_length_is_refused(device):
-    with pytest.raises(ValueError, match="s4_kernel: length must be 0 or more, but came as -3"):
+    with pytest.raises(ValueError, match="s4_kernel: length must be an int >= 0, but came as -3"):
         s4_kernel(*system(device, "legs"), 0.1, -3)
 
 

@@ -6,7 +6,7 @@ import mpmath
 import pytest
 import torch
 
-from lavagna.lti import expm1, log_bilinear, phi1
+from lavagna.lti import expm, expm1, log_bilinear, phi1
 
 SIZES = [0.0, 1e-300, 1e-20, 1e-9, 1e-4, 0.1, 0.499, 0.5, 0.501, 1.0, 5.0]
 ANGLES = [0.0, 0.5, 1.0, 1.5]
@@ -72,3 +72,18 @@ def test_gradients_are_right_in_both_branches(name, device):
     points = [0j, 1e-9, -0.3 + 0.2j, -0.7 + 0.4j, -1.9 + 0.1j, -3.0 + 2j]
     z = torch.tensor(points, dtype=torch.complex128, device=device, requires_grad=True)
     assert torch.autograd.gradcheck(FUNCTIONS[name], z)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-3, 0.03, 0.1, 0.3, 1.0, 2.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+def test_the_exponential_of_a_matrix_keeps_its_digits_at_every_size(dtype, scale, device):
+    z = scale * torch.randn(6, 2, 2, dtype=dtype, device=device)
+    with mpmath.workdps(50):
+        wanted = [[[complex(x) for x in row] for row in mpmath.expm(mpmath.matrix(one)).tolist()] for one in z.tolist()]
+    error = (expm(z).to(torch.complex128).cpu() - torch.tensor(wanted, dtype=torch.complex128)).abs().amax((1, 2))
+    assert (error <= 64 * torch.finfo(dtype).eps * torch.tensor(wanted).abs().amax((1, 2))).all()
+
+
+def test_the_gradient_of_a_matrix_exponential_is_that_of_its_differences(device):
+    z = 0.1 * torch.randn(2, 3, 3, dtype=torch.float64, device=device)
+    assert torch.autograd.gradcheck(expm, z.requires_grad_())

@@ -190,3 +190,14 @@ def test_what_cannot_be_is_refused_in_one_line(options, said):
 def test_coefficients_of_no_basis_are_refused_by_name():
     with pytest.raises(ValueError, match="^reconstruct: .*in pairs.*5. Use 6"):
         reconstruct(torch.zeros(5), [0.5], kind="fout")
+
+
+@pytest.mark.parametrize("f", [torch.arange(5), torch.tensor(1.0)])
+def test_counts_and_single_numbers_are_no_signal(f):
+    with pytest.raises(ValueError, match=r"online_hippo: f must be floating \(.., t\)"):
+        online_hippo(f, 2)
+
+
+def test_a_single_time_is_asked_for_in_a_list(device):
+    with pytest.raises(ValueError, match="reconstruct: times must be a list"):
+        reconstruct(torch.randn(3, 4, device=device), torch.tensor(0.5))

@@ -12,7 +12,7 @@ from lavagna.layers.layer import Layer
 from lavagna.modules.attention import append
 from lavagna.modules.linear import Linear, WideLinear
 from lavagna.modules.options import number, whole
-from lavagna.modules.precision import wide
+from lavagna.modules.precision import Wide, wide
 from lavagna.modules.short_conv import ShortConv
 from lavagna.modules.steps import Steps
 from lavagna.modules.weight_decay import exempt
@@ -24,7 +24,11 @@ LEFT, REACHES = 0.01, (1.5, 0.3)
 BLOCK = 64
 
 
-class ImplicitFilter(nn.Module):
+class FilterLinear(Wide, WideLinear):
+    """A linear map whose weights are float32 at least: of rounded ones sines of sines make another filter."""
+
+
+class ImplicitFilter(Wide):
     """One filter a channel, as a function of the lag: a network of sines under a window that fades.
 
         h(l) = exp(-rate t) W_3 sin(w sin-layers(features(l))),          t = l / (max_length - 1)
@@ -41,12 +45,12 @@ class ImplicitFilter(nn.Module):
         self.filters, self.channels = filters, channels
         self.max_length, self.bands, self.frequency = max_length, bands, frequency
         sizes = [1 + 2 * bands, width, width, width]
-        self.sines = nn.ModuleList(Linear(a, b, bias=True) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.sines = nn.ModuleList(FilterLinear(a, b, bias=True) for a, b in zip(sizes, sizes[1:], strict=False))
         self.frequencies = nn.Parameter(torch.empty(width))
-        self.read = WideLinear(width, filters * channels)
+        self.read = FilterLinear(width, filters * channels)
 
     def reset_parameters(self) -> None:
-        """Weights and biases uniform within +-d_in^-1/2, every frequency the given one."""
+        """Weights and biases uniform within +-d_in^-1/2, every frequency the given one; none decays, as published."""
         for layer in (*self.sines, self.read):
             assert isinstance(layer, Linear)
             layer.reset_parameters()
@@ -54,7 +58,7 @@ class ImplicitFilter(nn.Module):
                 bound = layer.weight.shape[1] ** -0.5
                 nn.init.uniform_(layer.bias, -bound, bound)
         nn.init.constant_(self.frequencies, self.frequency)
-        exempt(self.frequencies)
+        exempt(*self.parameters())
 
     def forward(self, lags: int) -> Float[Tensor, "f d l"]:
         """The filters at the lags 0, 1, ..., float32 at least; each depends on its lag alone."""

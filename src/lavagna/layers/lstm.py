@@ -79,7 +79,9 @@ class LSTM(Layer):
         ragged: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What is shown at each step, and each row's hidden and cell after its last real step."""
-        x, start = wide(x), hidden
+        x = wide(x)
+        hidden, cell = hidden.to(x.dtype), cell.to(x.dtype)
+        start = hidden
         assert self.gates.bias is not None
         weight, bias = wide(self.gates.weight), wide(self.gates.bias)
         if ragged:

@@ -4,7 +4,7 @@ from lavagna.lti.basis import basis
 from lavagna.lti.cauchy import s4_kernel
 from lavagna.lti.discretize import Discrete, Trapezoid, discretize, exponential_trapezoid
 from lavagna.lti.dss import dss_kernel, dss_vectors, dss_weights
-from lavagna.lti.exponential import expm1, log_bilinear, phi1
+from lavagna.lti.exponential import expm, expm1, log_bilinear, phi1
 from lavagna.lti.hippo import Hippo, hippo
 from lavagna.lti.initial import Rates, left_half, rates, reset_log_steps, spectrum
 from lavagna.lti.krylov import krylov
@@ -29,6 +29,7 @@ __all__ = [
     "dss_kernel",
     "dss_vectors",
     "dss_weights",
+    "expm",
     "expm1",
     "exponential_trapezoid",
     "hippo",

@@ -43,7 +43,7 @@ def s4_kernel(
 
     Any length, even or odd. Computed in complex128 whatever comes, and returned in the precision that came. Time
     O(n length), memory O(length) and a block of nodes, in the backward pass too; no second derivatives. Raises
-    ValueError on a negative length or shapes that don't fit.
+    ValueError on a length that isn't an int >= 0, or shapes that don't fit.
 
     >>> from lavagna.lti import nplr
     >>> Lambda, P, B, V = nplr("legs", 4)
@@ -55,8 +55,8 @@ def s4_kernel(
 
     Gu, Goel and Re 2022, arXiv 2111.00396; tied P and Q: Goel et al. 2022, arXiv 2202.09729.
     """
-    if length < 0:
-        raise ValueError(f"s4_kernel: length must be 0 or more, but came as {length}.")
+    if not isinstance(length, int) or isinstance(length, bool) or length < 0:
+        raise ValueError(f"s4_kernel: length must be an int >= 0, but came as {length!r}.")
     _check(Lambda, P, B, C, P if Q is None else Q)
     double = torch.float64 in (Lambda.real.dtype, B.real.dtype, C.real.dtype)
     Lambda, P, B, C, Q, step = _spread(Lambda, P, B, C, P if Q is None else Q, step)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from lavagna.lti.exponential import phi1
+from lavagna.lti.exponential import expm, phi1
 
 METHODS = ("zoh", "bilinear", "euler", "backward_euler", "mamba")
 STRUCTURES = ("dense", "diagonal")
@@ -168,24 +168,16 @@ def _dense(z: Tensor, write: Tensor, method: str) -> tuple[Tensor, Tensor]:
     if method == "euler":
         return one + z, write
     if method == "mamba":
-        return _exponential(z), write
+        return expm(z), write
     if method == "zoh":
         # The exponential of [[z, step B], [0, 0]] holds both, and never divides by an A that may be singular.
         both = F.pad(torch.cat([z, write], -1), (0, 0, 0, write.shape[-1]))
-        return _exponential(both)[..., :n, :].tensor_split([n], -1)
+        Ab, Bb = expm(both)[..., :n, :].tensor_split([n], -1)
+        return Ab, Bb
     part = 0.5 if method == "bilinear" else 1.0
     inverse, written = _inverted(one - part * z, write)
     # (1 - part z)^-1 (1 + (1 - part) z) needs no product: one inverse is all that a gradient has to keep.
     return (inverse - (1 - part) * one) / part, written
-
-
-def _exponential(z: Tensor) -> Tensor:
-    """e^z to the last digits, for small z too."""
-    n = z.shape[-1]
-    # The smaller the norm, the shorter the polynomial that torch takes, and down to 1e-9 are then wrong: an entry of 1
-    # in a corner of its own makes it take the longest.
-    corner = F.pad(z.new_ones(1, 1), (n, 0, n, 0))
-    return torch.linalg.matrix_exp(F.pad(z, (0, 1, 0, 1)) + corner)[..., :n, :n]
 
 
 def _inverted(system: Tensor, write: Tensor) -> tuple[Tensor, Tensor]:

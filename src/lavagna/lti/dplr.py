@@ -195,7 +195,7 @@ def run_up(powers: Powers, x: Shaped[Tensor, "*#rows q m"]) -> Shaped[Tensor, "*
     count = x.shape[-2]
     for power in powers[:-1]:
         x = torch.cat([x, power(x)], -2)
-    return x.unflatten(-2, (-1, count))
+    return x.unflatten(-2, (2 ** (len(powers) - 1), count))
 
 
 def strides(power: Power | DensePower, x: Shaped[Tensor, "*#rows m"], count: int) -> Shaped[Tensor, "*#rows _ m"]:

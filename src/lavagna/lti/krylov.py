@@ -4,13 +4,16 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from lavagna.lti.autocast import without_autocast
+
 
 def krylov(A: Shaped[Tensor, "..."], B: Shaped[Tensor, "..."], length: int) -> Shaped[Tensor, "..."]:
     """The first `length` powers of a matrix on a vector, row l being A^l B, (.., length, n).
 
     [B, A B, A^2 B, ...] doubles with each squaring of A: the second half is A^m times the first. log2(length) products
-    of matrices, O(n^3 log length + n^2 length) time and O(n length) memory besides the squares. Any dtype; the leading
-    axes of A and B broadcast. Raises ValueError on a negative length or shapes that don't fit.
+    of matrices, O(n^3 log length + n^2 length) time and O(n length) memory besides the squares. Any dtype, which
+    autocast leaves alone; the leading axes of A and B broadcast. Raises ValueError on a negative length or shapes that
+    don't fit.
 
     >>> import torch
     >>> krylov(torch.tensor([[0.5]]), torch.tensor([1.0]), 4).squeeze(-1)
@@ -24,7 +27,8 @@ def krylov(A: Shaped[Tensor, "..."], B: Shaped[Tensor, "..."], length: int) -> S
         raise ValueError(
             f"krylov: A must be (.., n, n) and B (.., n), but came as {tuple(A.shape)} and {tuple(B.shape)}."
         )
-    return doubled(squares(A, length), B, length)
+    with without_autocast(A):
+        return doubled(squares(A, length), B, length)
 
 
 def squares(A: Shaped[Tensor, "*#rows n n"], length: int) -> list[Tensor]:

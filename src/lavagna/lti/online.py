@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from lavagna.lti.autocast import without_autocast
 from lavagna.lti.basis import basis, span
 from lavagna.lti.discretize import METHODS, discretize
 from lavagna.lti.hippo import check, hippo
@@ -15,9 +16,9 @@ BLOCK = 128
 
 
 def online_hippo(
-    f: Float[Tensor, "*axes t"], n: int, *, kind: str = "legs", method: str = "bilinear", step: float | None = None
-) -> Float[Tensor, "*axes t n"]:
-    """The n coefficients of the past after each sample of a signal: a memory of constant size for any length.
+    f: Shaped[Tensor, "..."], n: int, *, kind: str = "legs", method: str = "bilinear", step: float | None = None
+) -> Shaped[Tensor, "... n"]:
+    """The n coefficients of the past after each sample of a signal (.., t): a memory of one size for any length.
 
     `legs` follows `x' = (A x + B f) / t`, whose step t, counted from 1, needs no step size: with `discretize`'s methods
     at the step `1/t`, or for those with an exponential (`zoh`, `mamba`) `log((t+1)/t)`, which is `1/t` integrated. As
@@ -31,7 +32,7 @@ def online_hippo(
     2 / L or 2n / L.
 
     Matrices are made in float64; sums are of `f`'s dtype, float32 at least. Differentiable in `f`. Cost O(t n^3) once
-    and O(t n^2) for each signal. Raises ValueError on an unknown kind or method, and on a step for `legs`.
+    and O(t n^2) for each signal. Raises ValueError on an unknown kind or method, on a step for `legs`, and on integers.
     Source: Gu et al. 2020, arXiv 2008.07669.
 
     >>> online_hippo(torch.tensor([1.0, 2.0, 6.0]), 1, method="euler").flatten().tolist()  # the mean so far
@@ -42,6 +43,8 @@ def online_hippo(
         raise ValueError(f"online_hippo: method must be one of {', '.join(METHODS)}, but came as {method!r}.")
     if kind == "legs" and step is not None:
         raise ValueError(f"online_hippo: legs has the step 1/t and takes none, but step came as {step}. Leave it out.")
+    if not f.ndim or not (f.is_floating_point() or f.is_complex()):
+        raise ValueError(f"online_hippo: f must be floating (.., t), but came as {tuple(f.shape)} {f.dtype}.")
     dtype = torch.promote_types(f.dtype, torch.float32)
     samples = f.to(dtype)
     x = samples.new_zeros(*f.shape[:-1], n)
@@ -50,15 +53,16 @@ def online_hippo(
         x = torch.cat([samples[..., :1], x[..., 1:]], -1)
     states = []
     steps = _steps(kind, n, f.shape[-1], method, step, like=x)
-    for sample, (A, B) in zip(samples.unbind(-1), steps, strict=True):
-        x = x @ A.mT + sample[..., None] * B
-        states.append(x)
+    with without_autocast(x):
+        for sample, (A, B) in zip(samples.unbind(-1), steps, strict=True):
+            x = x @ A.mT + sample[..., None] * B
+            states.append(x)
     return torch.stack(states, -2).to(f.dtype) if states else f.new_zeros(*f.shape, n)
 
 
 def reconstruct(
-    c: Float[Tensor, "*axes n"], times: Float[Tensor, " m"] | Sequence[float], *, kind: str = "legs"
-) -> Float[Tensor, "*axes m"]:
+    c: Float[Tensor, "*axes n"], times: Float[Tensor, "..."] | Sequence[float], *, kind: str = "legs"
+) -> Float[Tensor, "*axes _"]:
     """The past that coefficients stand for, at `times` from 0, the oldest, to 1, now: their sum times the basis.
 
     For `legs` that is the whole past, for `legt` and `fout` the last window, for `lagt` the last 2n units of its time.
@@ -70,7 +74,10 @@ def reconstruct(
     """
     check("reconstruct", kind, c.shape[-1])
     when = torch.as_tensor(times, dtype=torch.float64, device=c.device)
-    return c @ basis(kind, c.shape[-1], when).to(c).mT
+    if when.ndim != 1:
+        raise ValueError(f"reconstruct: times must be a list or have one axis, but came as {tuple(when.shape)}.")
+    with without_autocast(c):
+        return c @ basis(kind, c.shape[-1], when).to(c).mT
 
 
 def _steps(

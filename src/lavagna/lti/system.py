@@ -10,6 +10,7 @@ from torch import Tensor
 from lavagna.algebra.transition import scalar
 from lavagna.dispatch import recur
 from lavagna.forms.convolution import convolve
+from lavagna.lti.autocast import without_autocast
 from lavagna.lti.discretize import METHODS, Discrete, discretize
 from lavagna.lti.krylov import krylov
 from lavagna.lti.log_decay import log_decay
@@ -46,8 +47,9 @@ class System:
     output goes as y (b t).
 
     All may be real or complex. Matrices are float32 at least; what is computed has the dtype that a product of `u` and
-    the matrices has. Nothing is kept between calls: parameters that change, change the next call, and gradients flow to
-    all of them, through the states too. Raises ValueError on shapes or options that don't fit.
+    the matrices has, inside `torch.autocast` too. Nothing is kept between calls: parameters that change, change the
+    next call, and gradients flow to all of them, through the states too. Raises ValueError on shapes or options that
+    don't fit.
 
     >>> tub = System(torch.tensor([0.5]).log(), torch.ones(1), torch.ones(1), method="mamba")
     >>> tub.kernel(4).tolist()
@@ -114,7 +116,8 @@ class System:
 
         Diagonal: `diagonal_kernel`, O(n length). Dense: Krylov doubling, O(n^3 log length + n^2 length).
         """
-        filters = self._filters(self._matrices(self.A.dtype), length)
+        with without_autocast(self.A):
+            filters = self._filters(self._matrices(self.A.dtype), length)
         filters = filters.squeeze(1) if self.B.ndim == 1 else filters
         return filters.squeeze(0) if self.C.ndim == 1 else filters
 
@@ -123,10 +126,11 @@ class System:
         single = u.ndim == 2
         u, state = self._given("convolve", u, state, axes=3)
         system, steps = self._matrices(u.dtype), u.shape[1]
-        y = convolve(u.mT.unsqueeze(1), self._filters(system, steps)).sum(2).mT
-        if state is not None:
-            y = y + self._free(system, state, steps)
-        return self._channels(y + u @ system.D.mT, single)
+        with without_autocast(self.A):
+            y = convolve(u.mT.unsqueeze(1), self._filters(system, steps)).sum(2).mT
+            if state is not None:
+                y = y + self._free(system, state, steps)
+            return self._channels(y + u @ system.D.mT, single)
 
     def recur(
         self, u: Shaped[Tensor, "..."], state: Shaped[Tensor, "b n"] | None = None, *, form: str = "auto"
@@ -140,10 +144,11 @@ class System:
         single = u.ndim == 2
         u, state = self._given("recur", u, state, axes=3)
         system = self._matrices(u.dtype)
-        written = u @ system.B.mT
-        before = written.new_zeros(written.shape[0], written.shape[2]) if state is None else state
-        states, after = _fold(system.A, written, before) if self.dense else self._modes(written, before, form)
-        return Response(self._channels(states @ system.C.mT + u @ system.D.mT, single), after)
+        with without_autocast(self.A):
+            written = u @ system.B.mT
+            before = written.new_zeros(written.shape[0], written.shape[2]) if state is None else state
+            states, after = _fold(system.A, written, before) if self.dense else self._modes(written, before, form)
+            return Response(self._channels(states @ system.C.mT + u @ system.D.mT, single), after)
 
     def step(self, u_t: Shaped[Tensor, "..."], state: Shaped[Tensor, "b n"] | None = None) -> Response:
         """The answer to one step, u_t (b) or (b m), and the state after it."""

@@ -11,6 +11,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from lavagna.algebra.transition import NEVER
+from lavagna.lti.autocast import without_autocast
 
 # Steps a block where a compiler must not ask how many there are.
 COMPILED = 64
@@ -25,8 +26,8 @@ def diagonal_kernel(
     be minus infinity. With `conjugates` each mode stands for itself and its conjugate, and K is `2 Re` of the sum. A
     system's free response from a state h0 is the same sum with weights `C h0 exp(log_decay)`.
 
-    Exponents are float64, sums in the precision of `weights`, float32 at least. Cost O(n length) products and
-    O(n sqrt(length)) exponentials and memory. Raises ValueError on a length that isn't an int >= 0.
+    Exponents are float64, sums in the precision of `weights`, float32 at least, under autocast too. Cost O(n length)
+    products and O(n sqrt(length)) exponentials and memory. Raises ValueError on a length that isn't an int >= 0.
 
     >>> half = torch.tensor([0.5], dtype=torch.float64)
     >>> diagonal_kernel(torch.ones_like(half), half.log(), 4).tolist()
@@ -40,10 +41,8 @@ def diagonal_kernel(
     # Weights meet the large powers in float64, where what grows and what is small have room for each other.
     early = (_double(weights).unsqueeze(-2) * _powers(log_decay, blocks, inside)).to(_like(dtype, weights, log_decay))
     late = _powers(log_decay, inside, 1).to(_like(dtype, log_decay))
-    if conjugates:
-        filters = 2 * _real_product(early, late)
-    else:
-        filters = early @ late.mT.to(early.dtype)
+    with without_autocast(early):
+        filters = 2 * _real_product(early, late) if conjugates else early @ late.mT.to(early.dtype)
     return filters.flatten(-2)[..., :length]
 
 
