@@ -41,11 +41,12 @@ def squares(A: Shaped[Tensor, "*#rows n n"], length: int) -> list[Tensor]:
 
 def doubled(powers: list[Tensor], B: Shaped[Tensor, "*#rows n"], length: int) -> Shaped[Tensor, "..."]:
     """`krylov` where the squares of A are known: `powers` as `squares` gives them, for this length or a longer."""
-    rows = B.unsqueeze(-2)
+    rows, compiling = B.unsqueeze(-2), torch.compiler.is_compiling()
     for power in powers:
-        if rows.shape[-2] >= length:
+        if not compiling and rows.shape[-2] >= length:
             break
-        fresh = rows[..., : length - rows.shape[-2], :] @ power.mT
+        # Cut short here, a compiler would make another graph for whole powers of two.
+        fresh = (rows if compiling else rows[..., : length - rows.shape[-2], :]) @ power.mT
         rows = torch.cat([rows.expand(*fresh.shape[:-2], -1, -1), fresh], -2)
     return rows[..., :length, :]
 
@@ -57,6 +58,9 @@ def raised(
 
     `powers` as `squares` gives them for a length above every count.
     """
+    if isinstance(counts, int) and torch.compiler.is_compiling():
+        # Digits known beforehand would make a graph of their own.
+        counts = torch.full(x.shape[-2:-1], counts, device=x.device)
     for digit, power in enumerate(powers):
         if isinstance(counts, int):
             x = x @ power.mT if counts >> digit & 1 else x
