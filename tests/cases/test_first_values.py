@@ -10,6 +10,18 @@ import lavagna as lv
 
 # Lowest and highest rate exp(A_log) of the layers that learn one.
 RATES = {"gated_delta_net": (0.01, 16), "mamba": (1, 16), "mamba2": (1, 16)}
+# Where the dynamics of the linear systems start, lowest and highest; step sizes from 1e-3 to 0.1 in all of them.
+STEPS = (math.log(1e-3), math.log(0.1))
+HALF = (math.log(0.5), math.log(0.5))
+LINEAR = {
+    "lssl": {"log_step": STEPS, "A": (-math.sqrt(127 * 125), 0), "B": (1, math.sqrt(127))},
+    "s4": {"log_step": STEPS, "A_log": HALF, "A_imag": (0, math.inf)},
+    "dss": {"log_step": STEPS, "A_real": (-0.5, -0.5), "A_imag": (0, math.inf)},
+    "s4d": {"system.log_step": STEPS, "system.A_log": HALF, "system.A_imag": (0, math.inf)},
+    "s5": {"log_step": STEPS, "A_log": HALF, "A_imag": (0, math.inf)},
+    "h3": {"system.log_step": STEPS, "system.A_log": HALF, "system.A_imag": (0, math.pi * 31), "system.B": (0, 1)},
+    "mamba3": {"dt_bias": (math.log(math.expm1(1e-3)), math.log(math.expm1(0.1))), "B_bias": (1, 1), "D": (1, 1)},
+}
 
 
 def emptied(build):
@@ -43,6 +55,20 @@ def test_no_nan_is_left_and_decays_are_in_range_after_one_reset_and_after_two(na
                 check(one)
     if name in ("mamba", "mamba2"):
         assert (layer.D == 1).all()
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_linear_system_starts_where_its_paper_says_after_one_reset_and_after_two(name):
+    layer = emptied(lambda: lv.layers.build(name, 256))
+    for _ in range(2):
+        layer.reset_parameters()
+        for part, (low, high) in LINEAR[name].items():
+            values = dict(layer.named_parameters())[part]
+            assert values.dtype == torch.float32, part
+            assert values.min() >= low - 1e-4 * (1 + abs(low)) and values.max() <= high + 1e-4 * (1 + abs(high)), part
+            # A spread that is stated is filled.
+            if "step" in part:
+                assert values.max() - values.min() > 0.6 * (high - low)
 
 
 @pytest.mark.parametrize("name", RATES)

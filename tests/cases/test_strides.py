@@ -5,6 +5,7 @@ import torch
 
 import lavagna as lv
 from lavagna.forms import FORMS
+from lavagna.forms.convolution import convolve
 from transitions import TRANSITIONS, Sizes, call, difference, leaves
 
 B, T, H, K = 2, 6, 2, 4
@@ -63,3 +64,51 @@ def test_what_was_expanded_receives_the_sum_of_the_gradients(form, device):
     for key in (spread, copy):
         lv.recur(lv.householder(key, torch.full((B, T, H), 0.3).to(v)), key, key, v, form=form).output.sum().backward()
     assert difference(k.grad, copy.grad.sum((0, 2), keepdim=True)) < 1e-13
+
+
+def numbers(*shape, device, complex=False):
+    return torch.randn(*shape, dtype=torch.complex128 if complex else torch.float64, device=device)
+
+
+def turned(x):
+    """`x` as a view whose axes lie the other way around, complex numbers conjugated by a mark and not in memory."""
+    there = x.mT.contiguous().mT if x.ndim > 1 else x.repeat_interleave(2)[::2]
+    return there.conj_physical().conj() if x.is_complex() else there
+
+
+def spread(x):
+    """The first entries along the leading axis, for all of it."""
+    return x[:1].expand_as(x)
+
+
+def systems(A, B, C, u, state):
+    system = lv.lti.System(A, B, C, step=0.1)
+    return torch.cat([system.convolve(u, state).flatten(), *(x.flatten() for x in system.recur(u, state))])
+
+
+LINEAR = {
+    "fft": (lambda u, K: convolve(u, K, method="fft"), [((3, 5, 8), False), ((5, 8), False)]),
+    "fft, complex": (lambda u, K: convolve(u, K, method="fft"), [((3, 5, 8), True), ((5, 8), False)]),
+    "direct": (lambda u, K: convolve(u, K, method="direct"), [((3, 5, 8), True), ((5, 8), True)]),
+    "diagonal kernel": (lambda w, a: lv.lti.diagonal_kernel(w, a, 6), [((3, 4), True), ((3, 4), True)]),
+    "s4 kernel": (
+        lambda a, P, B, C: lv.lti.s4_kernel(a, P.unsqueeze(1), B, C, 0.1, 6, conjugates=True),
+        [((3, 4), True)] * 4,
+    ),
+    "system": (systems, [((4, 4), False), ((4, 2), False), ((3, 4), False), ((2, 6, 2), False), ((2, 4), False)]),
+    "diagonal system": (systems, [((4,), True), ((4, 2), True), ((3, 4), True), ((2, 6, 2), False), ((2, 4), True)]),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("view", [turned, spread])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_filters_and_linear_systems_take_any_view(name, view, loss, device):
+    function, shapes = LINEAR[name]
+    views = [view(0.5 * numbers(*shape, device=device, complex=complex)) for shape, complex in shapes]
+    results = []
+    for prepare in (lambda x: x, lambda x: x.resolve_conj().contiguous()):
+        own = [prepare(x).detach().requires_grad_() for x in views]
+        y = function(*own)
+        results.append([y, *torch.autograd.grad(LOSSES[loss](y), own)])
+    assert all(difference(one, other) < 1e-13 for one, other in zip(*results, strict=True))

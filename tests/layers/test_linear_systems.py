@@ -146,6 +146,49 @@ def test_a_memory_fades_in_bfloat16_as_in_float32(name, device):
     assert memories[1].dtype == torch.float32 and distance(*memories) < 1e-6
 
 
+@pytest.mark.parametrize("name", [*SYSTEMS, "hyena"])
+def test_what_comes_later_leaks_no_more_than_rounding(name, device):
+    layer, x = build(name, device, torch.float32), text(device, 300, torch.float32)
+    later = x.clone()
+    later[:, 200] = 1e6
+    with torch.no_grad():
+        y, jolted = layer(x).y, layer(later).y
+    assert jolted.isfinite().all()
+    # Products of inputs are as much larger than the inputs as the outputs are.
+    assert (jolted[:, :200] - y[:, :200]).abs().max() < 1e-7 * max(jolted.abs().max(), 1e6)
+
+
+@pytest.mark.parametrize(
+    "name", ["s5", *(pytest.param(name, marks=pytest.mark.slow) for name in [*SYSTEMS, "hyena"] if name != "s5")]
+)
+def test_a_hundred_thousand_steps_at_once_equal_the_same_in_two_pieces(name, device):
+    options = {"max_length": 100_000} if name == "hyena" else {"d_state": 4}
+    layer, x = build(name, device, **options), text(device, 100_000)
+    with torch.no_grad():
+        y, last = layer(x)
+        first, state = layer(x[:, :99_700])
+        second, state = layer(x[:, 99_700:], state, form="recurrent")
+    assert distance(torch.cat([first, second], 1), y) < 1e-11 and far(state, last) < 1e-11
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_one_input_for_long_neither_stalls_nor_overflows_in_half_precision(name, dtype, device):
+    """A memory kept in bfloat16 stops growing at 256 times what a step adds."""
+    layer, x = build(name, device, dtype, d_state=8), text(device, 1, dtype).expand(1, 800, WIDTH)
+    right = build(name, device, d_state=8)
+    right.load_state_dict(layer.state_dict())
+    with torch.no_grad():
+        y, last = right(x.double())
+        for size in (800, 20):
+            state, ys = None, []
+            for piece in x.split(size, 1):
+                one, state = layer(piece, state)
+                ys.append(one)
+            assert distance(torch.cat(ys, 1).double(), y) < 2e-2, size
+            assert distance(state.memory.double(), last.memory) < 2e-2, size
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 def test_both_directions_are_two_systems_added(name, device):
     both = build(name, device, d_state=4, bidirectional=True)
@@ -167,3 +210,25 @@ def test_both_directions_are_two_systems_added(name, device):
         for form in both.forms:
             y, state = both(x, form=form, **given)
             assert state is None and distance(y, steps.hide(F.glu(hidden @ both.out.weight.T, -1))) < 1e-12, form
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("length", [1, 9])
+def test_of_both_directions_every_parameter_gets_a_gradient(name, length, device):
+    layer = build(name, device, bidirectional=True)
+    layer(text(device, length, b=2)).y.square().sum().backward()
+    for place, parameter in layer.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), place
+        assert parameter.grad.any() or length == 1, place
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_both_directions_start_as_a_seeded_build_does_after_a_build_without_memory(name):
+    torch.manual_seed(3)
+    normal = layers.build(name, WIDTH, bidirectional=True)
+    with torch.device("meta"):
+        late = layers.build(name, WIDTH, bidirectional=True)
+    late.to_empty(device="cpu")
+    torch.manual_seed(3)
+    late.reset_parameters()
+    assert all(map(torch.equal, normal.state_dict().values(), late.state_dict().values()))

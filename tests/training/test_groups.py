@@ -9,6 +9,16 @@ from lavagna.models import LanguageModel, ModelConfig
 from lavagna.training import parameter_groups
 
 SPARED_NAMES = ("A_log", "D", "dt_bias", "bias")
+# Of the mixers made of state spaces, what is a matrix or a convolution's kernel: all else is dynamics, bias or norm.
+DECAYED = {
+    **dict.fromkeys(["lssl", "s4", "dss", "s4d", "s5"], {"out"}),
+    "h3": {"qkv", "shift", "out"},
+    "hyena": {"inputs", "conv", "filter.sines.0", "filter.sines.1", "filter.sines.2", "filter.read", "out"},
+    "mamba": {"x", "gate", "conv", "sbc", "step", "out"},
+    "mamba2": {"gate", "xbc", "step", "conv", "out"},
+    "mamba3": {"x", "gate", "bc", "dynamics", "out"},
+    "lstm": {"gates", "recurrent", "out"},
+}
 
 
 def language_model(layer: str, device: torch.device, **settings) -> LanguageModel:
@@ -36,6 +46,15 @@ def test_vectors_norms_embeddings_and_what_a_layer_marks_are_spared(layer, devic
         if parameter.ndim <= 1 or "norm" in name or "embedding" in name or marked:
             assert name in spared["names"] and name not in decayed["names"]
     assert any("mixer" in name for name in decayed["names"])
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"tied": False}, {"rank": 2}], ids=str)
+@pytest.mark.parametrize("layer", DECAYED)
+def test_of_a_state_space_only_matrices_and_kernels_are_decayed(layer, options):
+    if options.keys() - registry.options(layer).keys():
+        pytest.skip("the layer has no such option")
+    decayed, _ = parameter_groups(registry.build(layer, 32, **options), 0.1)
+    assert {name.removesuffix(".weight") for name in decayed["names"]} == DECAYED[layer]
 
 
 @pytest.mark.parametrize("layer", registry.names())
