@@ -13,7 +13,7 @@ SPARED_NAMES = ("A_log", "D", "dt_bias", "bias")
 DECAYED = {
     **dict.fromkeys(["lssl", "s4", "dss", "s4d", "s5"], {"out"}),
     "h3": {"qkv", "shift", "out"},
-    "hyena": {"inputs", "conv", "filter.sines.0", "filter.sines.1", "filter.sines.2", "filter.read", "out"},
+    "hyena": {"inputs", "conv", "out"},
     "mamba": {"x", "gate", "conv", "sbc", "step", "out"},
     "mamba2": {"gate", "xbc", "step", "conv", "out"},
     "mamba3": {"x", "gate", "bc", "dynamics", "out"},
