@@ -166,3 +166,11 @@ def test_a_wide_layer_of_long_filters_never_holds_all_terms(length):
     assert done.returncode == 0, done.stderr
     # All terms of the sums are 256 channels times 64 modes times half as many nodes as steps, in complex128.
     assert int(done.stdout) < min(256 * 64 * length / 2 * 16, 1e9)
+
+
+def test_leading_axes_that_do_not_broadcast_are_named(device):
+    Lambda, P, B, C = system(device, "legs")
+    with pytest.raises(
+        ValueError, match=r"s4_kernel: the leading axes .* must broadcast, but came as .*\(2,\).*\(3,\)"
+    ):
+        s4_kernel(Lambda, P, B, torch.stack([C, C]), torch.ones(3, device=device), 5)

@@ -215,3 +215,10 @@ def test_small_dense_systems_are_as_exact_as_diagonal_ones(method, dtype, tolera
         diagonal = lv.lti.discretize(A, B, 10**exponent, method)
         assert (dense.A - diagonal.A.diag()).abs().max() < tolerance, exponent
         assert (dense.B - diagonal.B).abs().max() < tolerance * diagonal.B.abs().max(), exponent
+
+
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_whole_numbers_are_refused_since_a_step_would_be_none_among_them(device, name):
+    A, B = (torch.eye(2, dtype=torch.int64 if name == one else torch.float64, device=device) for one in "AB")
+    with pytest.raises(ValueError, match=f"discretize: {name} must be real or complex floating"):
+        lv.lti.discretize(A, B, torch.tensor(0.3), "zoh", structure="dense")

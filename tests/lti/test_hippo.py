@@ -87,3 +87,9 @@ def test_the_dtype_and_device_are_those_asked_for_and_values_come_from_float64(k
 def test_a_basis_that_cannot_be_is_refused_in_one_line(call, kind, n, said):
     with pytest.raises(ValueError, match=f"^{call}: .*{said}"):
         getattr(lv.lti, call)(kind, n)
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(0, torch.float64), (2, torch.int64)])
+def test_a_size_or_dtype_that_is_none_is_refused(n, dtype):
+    with pytest.raises(ValueError, match="^hippo: (n must be an int|dtype must be a real)"):
+        lv.lti.hippo("legs", n, dtype=dtype)

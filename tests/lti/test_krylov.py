@@ -37,7 +37,7 @@ def test_no_rows_where_none_are_asked_for(device):
 
 
 def test_a_negative_length_is_refused(device):
-    with pytest.raises(ValueError, match="krylov: length must be 0 or more, but came as -1"):
+    with pytest.raises(ValueError, match="krylov: length must be an int >= 0, but came as -1"):
         krylov(*system(device), -1)
 
 

@@ -58,3 +58,8 @@ def test_float32_is_the_rounded_float64_result(kind, device):
     found = lv.lti.nplr(kind, 32, dtype=torch.float32, device=device)
     for one, other in zip(exact, found, strict=True):
         assert other.dtype == torch.complex64 and torch.equal(one.to(torch.complex64), other.cpu())
+
+
+def test_a_dtype_that_eigenvectors_do_not_have_is_refused():
+    with pytest.raises(ValueError, match="nplr: dtype, of the real parts, must be torch.float32 or float64"):
+        lv.lti.nplr("legs", 2, dtype=torch.complex64)

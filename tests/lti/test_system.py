@@ -262,3 +262,8 @@ def test_a_system_that_cannot_be_is_refused_in_one_line(change, said):
 def test_a_call_that_does_not_fit_is_refused_in_one_line(call, said):
     with pytest.raises(ValueError, match=said):
         call(System(torch.eye(4), torch.ones(4), torch.ones(4)))
+
+
+def test_a_complex_number_past_the_state_is_kept(device):
+    one = torch.ones(1, device=device)
+    assert System(-one, one, one, 2j).recur(one[None]).y.imag.item() == 2

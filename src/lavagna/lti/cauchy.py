@@ -102,7 +102,16 @@ def _check(Lambda: Tensor, P: Tensor, B: Tensor, C: Tensor, Q: Tensor) -> None:
 def _spread(Lambda: Tensor, P: Tensor, B: Tensor, C: Tensor, Q: Tensor, step: Tensor | float) -> tuple[Tensor, ...]:
     """All in complex128 (the step in float64), with the same leading axes."""
     step = torch.as_tensor(step, dtype=torch.float64, device=Lambda.device)
-    rows = torch.broadcast_shapes(*(x.shape[:-1] for x in (Lambda, B, C)), *(x.shape[:-2] for x in (P, Q)), step.shape)
+    leading = (
+        [tuple(x.shape[:-1]) for x in (Lambda, B, C)] + [tuple(x.shape[:-2]) for x in (P, Q)] + [tuple(step.shape)]
+    )
+    try:
+        rows = torch.broadcast_shapes(*leading)
+    except RuntimeError:
+        raise ValueError(
+            "s4_kernel: the leading axes of Lambda, B, C, P, Q and the step must broadcast, but came as "
+            f"{', '.join(map(str, leading))}."
+        ) from None
     Lambda, B, C = (x.to(torch.complex128).expand(*rows, -1) for x in (Lambda, B, C))
     P, Q = (x.to(torch.complex128).expand(*rows, -1, -1) for x in (P, Q))
     return Lambda, P, B, C, Q, step.expand(rows)

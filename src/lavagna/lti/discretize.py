@@ -105,6 +105,10 @@ class _Scaled(NamedTuple):
 
 
 def _scaled(call: str, A: Tensor, B: Tensor, step: Step, structure: str | None) -> _Scaled:
+    for name, x in (("A", A), ("B", B)):
+        # A step in the dtype of whole numbers would be none at all.
+        if not (x.is_floating_point() or x.is_complex()):
+            raise ValueError(f"{call}: {name} must be real or complex floating, but came as {x.dtype}. Use .double().")
     dense = _is_dense(call, A, B, structure)
     axes = 2 if dense else 1
     vector = B.ndim <= A.ndim - axes + 1

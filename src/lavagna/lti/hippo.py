@@ -29,7 +29,7 @@ def hippo(kind: str, n: int, *, dtype: torch.dtype = torch.float64, device: torc
     - `fout`: Fourier on a sliding window of two units of time, `A = S - B B^T` where `S` turns the pair (2i, 2i+1) by
       pi i, `B` is 1, 0, sqrt 2, 0, sqrt 2, 0, ... The second coefficient is that of `sin 0`: it stays zero.
 
-    Computed in float64, then cast. Raises ValueError on an unknown kind, `n < 1`, and an odd `n` for `fout`.
+    Computed in float64, then cast. Raises ValueError on an unknown kind or dtype, `n < 1`, and an odd `n` for `fout`.
     Sources: Gu et al. 2020, arXiv 2008.07669; Gu et al. 2022, arXiv 2206.12037.
 
     >>> hippo("legs", 2).A
@@ -37,6 +37,8 @@ def hippo(kind: str, n: int, *, dtype: torch.dtype = torch.float64, device: torc
             [-1.7321, -2.0000]], dtype=torch.float64)
     """
     check("hippo", kind, n)
+    if not dtype.is_floating_point:
+        raise ValueError(f"hippo: dtype must be a real floating one, but came as {dtype}.")
     where = torch.get_default_device() if device is None else device
     with torch.device("cpu"):
         A, B = {"legs": _legs, "legt": _legt, "lagt": _lagt, "fout": _fout}[kind](n)
@@ -47,8 +49,8 @@ def check(call: str, kind: str, n: int) -> None:
     """Raise ValueError unless `kind` is a basis and `n` a number of functions that it can have."""
     if kind not in KINDS:
         raise ValueError(f"{call}: kind must be one of {', '.join(KINDS)}, but came as {kind!r}.")
-    if n < 1:
-        raise ValueError(f"{call}: n must be at least 1, but came as {n}.")
+    if not isinstance(n, int) or n < 1:
+        raise ValueError(f"{call}: n must be an int, at least 1, but came as {n!r}.")
     if kind == "fout" and n % 2:
         raise ValueError(f"{call}: fout has cosines and sines in pairs, but n came as {n}. Use {n + 1}.")
 

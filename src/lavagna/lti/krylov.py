@@ -21,8 +21,8 @@ def krylov(A: Shaped[Tensor, "..."], B: Shaped[Tensor, "..."], length: int) -> S
 
     Gu et al. 2021, arXiv 2110.13985, appendix C.2.
     """
-    if length < 0:
-        raise ValueError(f"krylov: length must be 0 or more, but came as {length}.")
+    if not isinstance(length, int) or isinstance(length, bool) or length < 0:
+        raise ValueError(f"krylov: length must be an int >= 0, but came as {length!r}.")
     if A.ndim < 2 or not B.ndim or A.shape[-2] != A.shape[-1] or B.shape[-1] != A.shape[-1]:
         raise ValueError(
             f"krylov: A must be (.., n, n) and B (.., n), but came as {tuple(A.shape)} and {tuple(B.shape)}."

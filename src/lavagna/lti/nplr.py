@@ -39,6 +39,8 @@ def nplr(kind: str, n: int, *, dtype: torch.dtype = torch.float64, device: torch
     True
     """
     check("nplr", kind, n)
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"nplr: dtype, of the real parts, must be torch.float32 or float64, but came as {dtype}.")
     where = torch.get_default_device() if device is None else device
     # On the CPU wherever the result goes: eigenvectors have a free phase, which each device's solver chooses otherwise.
     with torch.device("cpu"):

@@ -71,13 +71,14 @@ class System:
         A: Shaped[Tensor, "..."],
         B: Shaped[Tensor, "..."],
         C: Shaped[Tensor, "..."],
-        D: Shaped[Tensor, "..."] | float | None = None,
+        D: Shaped[Tensor, "..."] | complex | None = None,
         step: Shaped[Tensor, ""] | float = 1.0,
         method: str = "zoh",
     ) -> None:
         dtype = torch.float32
         for x in (A, B, C, D):
             dtype = torch.promote_types(dtype, x.dtype) if isinstance(x, Tensor) else dtype
+        dtype = torch.promote_types(dtype, torch.complex64) if isinstance(D, complex) else dtype
         named = {"A": A.to(dtype), "B": B.to(dtype), "C": C.to(dtype), "step_size": step, "method": method}
         for name, value in named.items():
             object.__setattr__(self, name, value)
