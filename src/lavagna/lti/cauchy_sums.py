@@ -121,4 +121,5 @@ def _combined(nodes: Tensor, mode: Tensor) -> Tensor:
 def _blocks(count: int, like: Shaped[Tensor, "*rows n"]) -> list[slice]:
     """Runs of nodes, each with about as many terms as a block may have."""
     size = max(1, BLOCK.get(like.device.type, LARGE_BLOCK) // max(1, like.numel()))
-    return [slice(start, start + size) for start in range(0, count, size)]
+    # One block has the same slice for every length, so that a compiler keeps one graph.
+    return [slice(start, start + size) for start in range(0, count, size)] if count > size else [slice(None)]

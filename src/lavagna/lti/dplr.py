@@ -163,8 +163,9 @@ def powers(system: DiscreteDPLR, length: int) -> list["Power | DensePower"]:
 
 def after(powers: Powers, x: Shaped[Tensor, "*#rows q m"], count: int) -> Shaped[Tensor, "*#rows q m"]:
     """Vectors after `count` steps: the largest power as often as it fits, then the binary digits of what is left."""
-    # No divmod, which compilers lack for lengths that they keep open.
-    whole, rest = count // 2 ** (len(powers) - 1), count % 2 ** (len(powers) - 1)
+    if torch.compiler.is_compiling():
+        return _after_open(powers, x, count)
+    whole, rest = divmod(count, 2 ** (len(powers) - 1))
     last = powers[-1]
     if isinstance(last, Power):
         for _ in range(whole):
@@ -179,6 +180,21 @@ def after(powers: Powers, x: Shaped[Tensor, "*#rows q m"], count: int) -> Shaped
         if rest >> digit & 1:
             x = power(x)
     return x
+
+
+def _after_open(powers: Powers, x: Tensor, count: int) -> Tensor:
+    """`after` for a compiler: the digits of the count are a tensor's, so that lengths share a graph."""
+    exponent = 2 ** (len(powers) - 1)
+    assert count <= exponent**2, "powers are made for the length"
+    counts = torch.full(x.shape[-2:-1], count, device=x.device)
+    for i in range(exponent):
+        x = torch.where((i < counts // exponent)[:, None], powers[-1](x), x)
+    return after_each(powers[:-1], x, counts % exponent)
+
+
+def _runs(length: int, exponent: int) -> int:
+    """How many runs of `exponent` steps hold a length; for a compiler as many as any length of these powers has."""
+    return exponent if torch.compiler.is_compiling() else -(-length // exponent)
 
 
 def after_each(
@@ -216,7 +232,7 @@ def free_response(
     """
     exponent = 2 ** (len(powers) - 1)
     columns = run_up(powers, powers[0](state))
-    rows = strides(powers[-1].transposed, reader, -(-length // exponent))
+    rows = strides(powers[-1].transposed, reader, _runs(length, exponent))
     read = torch.einsum("...gm,...cqm->...qgc", rows, columns)
     return read.flatten(-2)[..., :length]
 
@@ -235,9 +251,11 @@ def last_state(
     """
     length = u.shape[-1]
     exponent = 2 ** (len(powers) - 1)
-    runs = -(-length // exponent)
-    if not runs:
+    runs = _runs(length, exponent)
+    if not length:
         return state
+    if counts is None and torch.compiler.is_compiling():
+        counts = torch.full(u.shape[-2:-1], length, device=u.device)
     u = F.pad(u, (runs * exponent - length, 0)) if counts is None else _at_the_end(u, counts, runs * exponent)
     columns = run_up(powers, write.unsqueeze(-2)).squeeze(-2).flip(-2)
     writes = (u.unflatten(-1, (runs, exponent)).flatten(-3, -2) @ columns).unflatten(-2, (-1, runs)).unbind(-2)
