@@ -154,7 +154,11 @@ class _Spectrum(torch.autograd.Function):
 
 
 def _spectrum(x: Tensor, size: int) -> Tensor:
-    return _Spectrum.apply(x, size)  # pyright: ignore[reportReturnType]
+    spectrum = _Spectrum.apply(x, size)
+    if torch.compiler.is_compiling():
+        # Inductor misreads a transform of permuted axes in the backward pass; real pairs are laid out anew.
+        spectrum = torch.view_as_complex(torch.view_as_real(spectrum) + 0.0)
+    return spectrum  # pyright: ignore[reportReturnType]
 
 
 def _direct(inputs: Tensor, kernel: Tensor, steps: int) -> Tensor:
