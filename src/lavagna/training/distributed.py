@@ -1,6 +1,7 @@
 """One training by several processes, as `torchrun` starts them; or by this process alone."""
 
 import atexit
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,6 +89,13 @@ def join_world(device: torch.device | str | None = None) -> Iterator[World]:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         dist.init_process_group("nccl", device_id=device) if device.type == "cuda" else dist.init_process_group("gloo")
-    atexit.unregister(dist.destroy_process_group)
+    atexit.unregister(_part)
     yield World(device, rank, size)
-    atexit.register(dist.destroy_process_group)
+    atexit.register(_part)
+
+
+def _part() -> None:
+    """Leave the others."""
+    # A model that still averages its gradients keeps the group's threads alive, which then end with the process: a crash.
+    gc.collect()
+    dist.destroy_process_group()
