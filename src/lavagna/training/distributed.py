@@ -96,6 +96,7 @@ def join_world(device: torch.device | str | None = None) -> Iterator[World]:
 
 def _part() -> None:
     """Leave the others."""
-    # A model that still averages its gradients keeps the group's threads alive, which then end with the process: a crash.
+    # A model that still averages its gradients keeps the threads of the group alive, and a process that ends with them
+    # crashes.
     gc.collect()
     dist.destroy_process_group()
