@@ -8,6 +8,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from lavagna.algebra.transition import Transition, shared
+from lavagna.autocast import without_autocast
 from lavagna.forms import FORMS
 from lavagna.packing import Rows, as_mask, as_offsets, packed_rows
 
@@ -81,8 +82,7 @@ def recur(
     batch, steps = q.shape[:2]
     real = None if mask is None else as_mask("recur", mask, batch, steps)
     offsets = None if cu_seqlens is None else as_offsets("recur", cu_seqlens, batch, steps)
-    # Autocast refuses the meta device, where no number is computed anyway.
-    with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
+    with without_autocast(q):
         dtype = _dtype(a, q, k, v, state)
         start = _start(state, batch if offsets is None else len(offsets) - 1, k, v, dtype)
         inputs = _full(a, q, k, v, dtype, real)

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Shaped
 from torch import Tensor
 
+from lavagna.autocast import without_autocast
+
 METHODS = ("fft", "direct")
 # Steps of a block of the direct method.
 SHORT = 64
@@ -103,8 +105,8 @@ def _convolve(inputs: Tensor, kernel: Tensor, steps: int, method: str, dtype: to
     run = _direct if method == "direct" else _transformed
     if not steps or not inputs.numel() or not kernel.numel():
         run = _nothing
-    # Autocast would take the products of the direct method to half precision; it refuses the meta device.
-    with torch.autocast("cpu" if inputs.is_meta else inputs.device.type, enabled=False):
+    # Autocast would take the products of the direct method to half precision.
+    with without_autocast(inputs):
         output = run(_in(inputs, wide), _in(kernel, wide), steps)
     return output if output.is_complex() and not dtype.is_complex else output.to(dtype)
 

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lavagna.autocast import without_autocast
 from lavagna.forms import FORMS
 from lavagna.forms.convolution import convolution
 from lavagna.layers.layer import Layer
@@ -97,8 +98,8 @@ class H3(Layer):
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         q, k, v = self.qkv(x).chunk(3, -1)
         shifted, window = self.shift(k, state.window, steps)
-        # Autocast would take these products to half precision; it refuses the meta device.
-        with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
+        # Autocast would take these products to half precision.
+        with without_autocast(x):
             k = wide(shifted) + self.D_shift * wide(k)
             q, k, v = (wide(part).unflatten(-1, self.heads) for part in (q, k, v))
             z = (k.unsqueeze(-1) * v.unsqueeze(-2)).flatten(3)

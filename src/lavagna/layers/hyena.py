@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lavagna.autocast import without_autocast
 from lavagna.forms.convolution import convolution, convolve
 from lavagna.layers.layer import Layer
 from lavagna.modules.attention import append
@@ -160,7 +161,7 @@ class Hyena(Layer):
         mixed, window = self.conv(self.inputs(x), state.window, steps)
         method = "one by one" if not steps.convolves(self.name) else "auto"
         method = "direct" if steps.form == "parallel" else method
-        with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
+        with without_autocast(x):
 
             def run(mixed: Tensor, counts: Tensor, past: Tensor, seen: Tensor) -> tuple[Tensor]:
                 return (self._run(mixed, past, seen, method),)

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lavagna.autocast import without_autocast
 from lavagna.layers.layer import Layer
 from lavagna.modules.heads import expanded
 from lavagna.modules.linear import Linear
@@ -64,8 +65,7 @@ class LSTM(Layer):
         # Without cuDNN, which rounds to TF32 and wants all weights in one piece of memory.
         cudnn = x.is_cuda and not torch.compiler.is_compiling()
         without = torch.backends.cudnn.flags(enabled=False) if cudnn else nullcontext()
-        # Autocast refuses the meta device, where no number is computed anyway.
-        with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False), without:
+        with without_autocast(x), without:
             h, hidden, cell = steps.by_rows(run, x, state.hidden, state.cell)
         return self.out(h.to(x.dtype)), {"hidden": hidden, "cell": cell}
 

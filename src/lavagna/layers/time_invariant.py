@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lavagna.autocast import without_autocast
 from lavagna.forms import FORMS
 from lavagna.layers.layer import Layer
 from lavagna.modules.linear import Linear
@@ -66,8 +67,8 @@ class TimeInvariant(Layer):
         """
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
-        # Autocast would take products of kernels to half precision; it refuses the meta device.
-        with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
+        # Autocast would take products of kernels to half precision.
+        with without_autocast(x):
             u = wide(x)
             y, memory = self.respond(u, state.memory, steps, 0)
             if self.bidirectional:

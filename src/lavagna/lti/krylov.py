@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from lavagna.lti.autocast import without_autocast
+from lavagna.autocast import without_autocast
 
 
 def krylov(A: Shaped[Tensor, "..."], B: Shaped[Tensor, "..."], length: int) -> Shaped[Tensor, "..."]:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from lavagna.lti.autocast import without_autocast
+from lavagna.autocast import without_autocast
 from lavagna.lti.basis import basis, span
 from lavagna.lti.discretize import METHODS, discretize
 from lavagna.lti.hippo import check, hippo

@@ -8,9 +8,9 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from lavagna.algebra.transition import scalar
+from lavagna.autocast import without_autocast
 from lavagna.dispatch import recur
 from lavagna.forms.convolution import convolve
-from lavagna.lti.autocast import without_autocast
 from lavagna.lti.discretize import METHODS, Discrete, discretize
 from lavagna.lti.krylov import krylov
 from lavagna.lti.log_decay import log_decay

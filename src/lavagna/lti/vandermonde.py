@@ -11,7 +11,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from lavagna.algebra.transition import NEVER
-from lavagna.lti.autocast import without_autocast
+from lavagna.autocast import without_autocast
 
 # Steps a block where a compiler must not ask how many there are.
 COMPILED = 64

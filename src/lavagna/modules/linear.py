@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
+from lavagna.autocast import without_autocast
 from lavagna.modules.precision import wide
 from lavagna.modules.weight_decay import exempt
 
@@ -40,8 +41,7 @@ class WideLinear(Linear):
     """A linear map computed in float32 at least, under autocast and with bfloat16 weights too: for decays and gates."""
 
     def forward(self, x: Shaped[Tensor, "... d_in"]) -> Shaped[Tensor, "... d_out"]:
-        # Autocast refuses the meta device, where no number is computed anyway.
-        with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
+        with without_autocast(x):
             bias = None if self.bias is None else wide(self.bias)
             return F.linear(wide(x), wide(self.weight), bias)
 
