@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lavagna.modules.norm import GatedRMSNorm, GroupedRMSNorm, RMSNorm, unit
+from lavagna.modules.norm import GatedRMSNorm, GroupedRMSNorm, HeadNorm, RMSNorm, unit
 
 # SiLU of this is 1: an open gate.
 OPEN = 1.2784645427610738
@@ -52,6 +52,27 @@ def test_a_grouped_norm_spans_its_group_only(device, groups, right):
     x = torch.tensor([3.0, 4, 30, 40], device=device, dtype=torch.float64)
     y = ready(GroupedRMSNorm(4, groups=groups, eps=0.0), device)(x, torch.full_like(x, OPEN))
     assert torch.allclose(y, torch.tensor(right, device=device, dtype=torch.float64), atol=5e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_norm_of_each_head_is_the_norm_of_as_many_groups(device, bias):
+    norm, plus_one = (ready(HeadNorm(3, 4, bias=bias, zero_centered=zero, eps=1e-3), device) for zero in (False, True))
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter += torch.randn_like(parameter)
+        plus_one.load_state_dict(norm.state_dict())
+        plus_one.weight.sub_(1)
+    x = torch.randn(2, 5, 3, 4, device=device, dtype=torch.float64)
+    right = F.group_norm(x.reshape(10, 12), 3, norm.weight, norm.bias, eps=1e-3).reshape(x.shape)
+    assert torch.allclose(norm(x), right, rtol=1e-12, atol=1e-14)
+    assert torch.allclose(plus_one(x), right, rtol=1e-12, atol=1e-14)
+
+
+def test_a_norm_of_each_head_has_finite_gradients_where_a_head_is_constant_and_far_from_float16(device):
+    x = torch.full((1, 1, 2, 6), 1000.0, device=device, dtype=torch.float16, requires_grad=True)
+    y = ready(HeadNorm(2, 6), device, torch.float16)(x)
+    y.sum().backward()
+    assert y.dtype == torch.float16 and not y.any() and x.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("norm", [RMSNorm, GatedRMSNorm, GroupedRMSNorm])

@@ -38,6 +38,41 @@ class RMSNorm(nn.Module):
         return f"weight={width}, eps={self.eps}"
 
 
+class HeadNorm(nn.Module):
+    """Each head's LayerNorm, `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias`, on (b, t, h, v).
+
+    The same as a GroupNorm of h groups on the h * v channels of a step, with weight and bias (h * v). `zero_centered`:
+    the weight is stored as its distance from 1, starts at 0, and is used as `1 + weight`.
+
+    Ba, Kiros and Hinton 2016, arXiv 1607.06450; Wu and He 2018, arXiv 1803.08494 (RWKV's `ln_x`, xLSTM's head norms).
+    """
+
+    def __init__(
+        self, heads: int, size: int, *, eps: float = 1e-5, bias: bool = True, zero_centered: bool = False
+    ) -> None:
+        super().__init__()
+        self.heads, self.size, self.eps, self.zero_centered = heads, size, eps, zero_centered
+        self.weight = nn.Parameter(torch.empty(heads * size))
+        self.bias = nn.Parameter(torch.empty(heads * size)) if bias else None
+
+    def reset_parameters(self) -> None:
+        """Weights one, or zero where they are added to one; bias zero."""
+        nn.init.constant_(self.weight, 0.0 if self.zero_centered else 1.0)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        exempt(self.weight, self.bias)
+
+    def forward(self, x: Shaped[Tensor, "*axes h v"]) -> Shaped[Tensor, "*axes h v"]:
+        weight = self.weight.unflatten(0, (self.heads, self.size))
+        y = F.layer_norm(wide(x), (self.size,), eps=self.eps) * (1 + weight if self.zero_centered else weight)
+        if self.bias is not None:
+            y = y + self.bias.unflatten(0, (self.heads, self.size))
+        return y.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.heads}, {self.size}, eps={self.eps}, bias={self.bias is not None}"
+
+
 class GatedRMSNorm(RMSNorm):
     """Norm first, gate after: `norm(x) * silu(gate)` (RetNet, GLA, Gated DeltaNet)."""
 
