@@ -1,9 +1,12 @@
 """Norms: what they divide by, over which span, before or after which gate."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from lavagna.modules.activation import ACTIVATIONS
 from lavagna.modules.norm import GatedRMSNorm, GroupedRMSNorm, HeadNorm, RMSNorm, unit
 
 # SiLU of this is 1: an open gate.
@@ -29,6 +32,20 @@ def test_the_gate_comes_after_the_norm(device):
     x, gate = torch.randn(2, 5, 6, device=device, dtype=torch.float64)
     right = F.rms_norm(x, (6,), norm.weight, eps=1e-5) * gate * torch.sigmoid(gate)
     assert torch.allclose(norm(x, gate), right, rtol=1e-13)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_gate_may_have_another_activation(device, activation):
+    right = {
+        "silu": lambda x: x / (1 + (-x).exp()),
+        "sigmoid": lambda x: 1 / (1 + (-x).exp()),
+        "relu": lambda x: x.clamp_min(0),
+        "gelu": lambda x: x * (1 + (x / 2**0.5).erf()) / 2,
+        "gelu_tanh": lambda x: x * (1 + ((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)).tanh()) / 2,
+    }[activation]
+    norm = ready(GatedRMSNorm(6, activation=activation), device)
+    x, gate = torch.randn(2, 5, 6, device=device, dtype=torch.float64)
+    assert torch.allclose(norm(x, gate), F.rms_norm(x, (6,), eps=1e-5) * right(gate), rtol=1e-12, atol=1e-14)
 
 
 def test_in_mamba_2_the_gate_comes_before_the_norm(device):

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
+from lavagna.modules.activation import ACTIVATIONS
 from lavagna.modules.precision import wide
 from lavagna.modules.weight_decay import exempt
 
@@ -74,12 +75,16 @@ class HeadNorm(nn.Module):
 
 
 class GatedRMSNorm(RMSNorm):
-    """Norm first, gate after: `norm(x) * silu(gate)` (RetNet, GLA, Gated DeltaNet)."""
+    """Norm first, gate after: `norm(x) * silu(gate)` (RetNet, GLA, Gated DeltaNet), or another of `ACTIVATIONS`."""
+
+    def __init__(self, width: int, *, eps: float = 1e-5, affine: bool = True, activation: str = "silu") -> None:
+        super().__init__(width, eps=eps, affine=affine)
+        self.activation = activation
 
     def forward(
         self, x: Shaped[Tensor, "*axes width"], gate: Shaped[Tensor, "*axes width"]
     ) -> Shaped[Tensor, "*axes width"]:
-        return (self._normalized(wide(x)) * F.silu(wide(gate))).to(x.dtype)
+        return (self._normalized(wide(x)) * ACTIVATIONS[self.activation](wide(gate))).to(x.dtype)
 
 
 class GroupedRMSNorm(nn.Module):

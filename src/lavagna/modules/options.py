@@ -1,6 +1,7 @@
-"""Options that must be numbers in a range, refused in one line where they are not."""
+"""Options that must be numbers in a range or names of a list, refused in one line where they are not."""
 
 import math
+from collections.abc import Collection
 
 
 def number(call: str, name: str, given: object, *, most: float = math.inf, zero: bool = False) -> None:
@@ -22,3 +23,9 @@ def switch(call: str, name: str, given: object) -> None:
     """Raises ValueError unless `given` is True or False."""
     if not isinstance(given, bool):
         raise ValueError(f"{call}: {name} must be True or False, but came as {given!r}.")
+
+
+def choice(call: str, name: str, given: object, legal: Collection[str]) -> None:
+    """Raises ValueError unless `given` is one of the names in `legal`."""
+    if not isinstance(given, str) or given not in legal:
+        raise ValueError(f"{call}: {name} must be one of {', '.join(legal)}, but came as {given!r}.")
