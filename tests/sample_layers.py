@@ -28,6 +28,14 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "mamba2 per channel": ("mamba2", {"head_dim": 16, "groups": 2, "D_per_channel": True, "norm_before_gate": True}),
     "mamba3 ranked": ("mamba3", {"heads": 4, "groups": 2, "d_state": 4, "rank": 2, "norm": True, "rope_fraction": 1.0}),
     "softmax_attention heads": ("softmax_attention", {"heads": 2}),
+    "softmax_attention grouped": (
+        "softmax_attention",
+        {"heads": 4, "kv_heads": 2, "rotary_fraction": 0.5, "qk_norm": "head", "gate": True, "bias": True},
+    ),
+    "softmax_attention windowed": (
+        "softmax_attention",
+        {"heads": 4, "kv_heads": 1, "window": 4, "rotary_fraction": 0, "qk_norm": "width", "out_bias": True},
+    ),
 }
 
 
