@@ -57,6 +57,10 @@ REFUSED = {
     "feature_map": ["tanh"],
     "decay": ["x"],
     "gate": ["x"],
+    "rescale": ["x", "scores"],
+    "rotation": ["x"],
+    "affine": ["x"],
+    "activation": ["x"],
     "normalize": ["x"],
 }
 
