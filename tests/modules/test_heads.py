@@ -42,6 +42,7 @@ def test_value_heads_are_a_multiple_and_as_wide_as_asked():
 
 def test_a_width_must_come_out_whole():
     assert expanded("layer", "head_dim", 10, 0.5) == 5
+    assert expanded("layer", "head_dim", 93, 13 / 93) == 13
     with pytest.raises(ValueError, match="expand=0.33 times head_dim = 10 .*Use expand=0.3"):
         expanded("layer", "head_dim", 10, 0.33)
     for endless in (float("inf"), float("nan")):

@@ -6,11 +6,12 @@ from torch import Tensor, nn
 
 from lavagna.algebra.transition import gated_householder
 from lavagna.layers.layer import Layer
+from lavagna.modules.activation import ACTIVATIONS
 from lavagna.modules.decay import rate, reset_rates, reset_steps, step_size
 from lavagna.modules.heads import heads_of, value_heads_of
 from lavagna.modules.linear import Linear, WideLinear
 from lavagna.modules.norm import GatedRMSNorm, unit
-from lavagna.modules.options import number
+from lavagna.modules.options import choice, number, switch
 from lavagna.modules.precision import wide_dtype
 from lavagna.modules.projection import QKV
 from lavagna.modules.steps import Steps
@@ -24,11 +25,13 @@ class GatedDeltaNet(Layer):
         alpha_t = exp(-exp(A_log) softplus(W_a x_t + dt_bias))          beta_t = max_beta sigmoid(W_b x_t)
 
     q, k, v are projections of x, convolved over `conv_size` tokens and passed through SiLU; q and k have length one.
-    Each head's read is RMS-normalized and gated by silu. Decays and betas are float32 at least.
+    Each head's read is RMS-normalized and, with `gate`, gated. Decays and betas are float32 at least.
 
     - heads, head_dim: of the keys; the largest size up to 64 that divides d_model by default.
     - value_heads: a multiple of heads; value head i reads key head i // (value_heads / heads).
     - expand: width of a value over that of a key, 2.
+    - conv_size, conv_bias: 0 for no convolution.
+    - gate, gate_activation: whether the output is gated, by "silu", "sigmoid" or another activation.
     - max_beta: 1, or 2 to let a step turn what it finds to its negative (Grazzi et al. 2025, arXiv 2411.12537).
 
     State: `memory` (b, hv, v, k), `window` (b, conv_size - 1, channels of q, k, v). Initial decay rates exp(A_log) are
@@ -47,20 +50,33 @@ class GatedDeltaNet(Layer):
         value_heads: int | None = None,
         expand: float = 2,
         conv_size: int = 4,
+        conv_bias: bool = False,
         max_beta: float = 1.0,
+        gate: bool = True,
+        gate_activation: str = "silu",
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__(d_model)
         number(self.name, "norm_eps", norm_eps, zero=True)
         number(self.name, "max_beta", max_beta, most=2)
+        switch(self.name, "gate", gate)
+        choice(self.name, "gate_activation", gate_activation, ACTIVATIONS)
         keys = heads_of(self.name, d_model, heads, head_dim)
         values = value_heads_of(self.name, keys, value_heads, expand)
         self.keys, self.values, self.max_beta = keys, values, max_beta
-        self.qkv = QKV(self.name, d_model, keys, values, conv_size=conv_size)
+        self.qkv = QKV(
+            self.name,
+            d_model,
+            keys,
+            values,
+            conv_size=conv_size,
+            conv_bias=conv_bias,
+            activations=("silu", "silu"),
+        )
         self.step = WideLinear(d_model, values.count)
         self.beta = WideLinear(d_model, values.count)
-        self.gate = Linear(d_model, values.count * values.size)
-        self.norm = GatedRMSNorm(values.size, eps=norm_eps)
+        self.gate = Linear(d_model, values.count * values.size) if gate else None
+        self.norm = GatedRMSNorm(values.size, eps=norm_eps, activation=gate_activation)
         self.out = Linear(values.count * values.size, d_model)
         self.A_log = nn.Parameter(torch.empty(values.count))
         self.dt_bias = nn.Parameter(torch.empty(values.count))
@@ -84,5 +100,5 @@ class GatedDeltaNet(Layer):
         o, tensors["memory"] = steps.recur(
             gated_householder(log_decay, k, beta), q, k, (beta * v).to(v.dtype), state.memory
         )
-        y = self.norm(o, self.gate(x).unflatten(-1, self.values))
-        return self.out(y.flatten(2)), tensors
+        gate = None if self.gate is None else self.gate(x).unflatten(-1, self.values)
+        return self.out(self.norm(o, gate).flatten(2)), tensors

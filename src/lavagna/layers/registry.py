@@ -12,6 +12,7 @@ LAYERS: dict[str, str | type[Layer]] = {
     "gla": "gla:GLA",
     "delta_net": "delta_net:DeltaNet",
     "gated_delta_net": "gated_delta_net:GatedDeltaNet",
+    "kda": "kda:KDA",
     "lssl": "lssl:LSSL",
     "s4": "s4:S4",
     "dss": "dss:DSS",

@@ -1,6 +1,6 @@
 """How a width is shared among heads."""
 
-from math import isqrt
+import math
 from typing import NamedTuple
 
 from lavagna.modules.options import number, whole
@@ -55,7 +55,7 @@ def _divided(call: str, width: int, name: str, given: int, what: str) -> int:
 
 
 def _divisors(width: int) -> list[int]:
-    small = [divisor for divisor in range(1, isqrt(width) + 1) if width % divisor == 0]
+    small = [divisor for divisor in range(1, math.isqrt(width) + 1) if width % divisor == 0]
     return sorted({*small, *(width // divisor for divisor in small)})
 
 
@@ -71,26 +71,14 @@ def value_heads_of(call: str, keys: Heads, value_heads: int | None, expand: floa
     return Heads(count, expanded(call, "head_dim", keys.size, expand))
 
 
-def key_heads_of(call: str, queries: Heads, kv_heads: int | None) -> Heads:
-    """Heads of keys and values: as many as of queries, or a divisor of that. Raises ValueError where one can't be."""
-    if kv_heads is None:
-        return queries
-    whole(call, "kv_heads", kv_heads)
-    if queries.count % kv_heads:
-        nearest = min(_divisors(queries.count), key=lambda divisor: abs(divisor - kv_heads))
-        raise ValueError(
-            f"{call}: kv_heads={kv_heads} does not divide heads = {queries.count}. Use kv_heads={nearest}."
-        )
-    return Heads(kv_heads, queries.size)
-
-
 def expanded(call: str, what: str, width: int, expand: float, *, option: str = "expand") -> int:
     """`width` times `expand`, which must come out as a whole number >= 1."""
     number(call, option, expand)
+    # A ratio such as 4 / 3 is a float that misses the whole number by a digit or two.
     size = width * expand
-    if size < 1 or size != int(size):
+    if round(size) < 1 or not math.isclose(size, round(size), rel_tol=1e-12):
         mend = max(round(size), 1) / width
         raise ValueError(
             f"{call}: {option}={expand} times {what} = {width} is no whole number of channels. Use {option}={mend:g}."
         )
-    return int(size)
+    return round(size)

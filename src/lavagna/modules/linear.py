@@ -47,12 +47,16 @@ class WideLinear(Linear):
 
 
 class LowRank(nn.Module):
-    """Two linear maps through a narrow middle, `W_2 W_1 x + b`, float32 at least: gates that cost few parameters."""
+    """Two linear maps through a narrow middle, `W_2 W_1 x + b`: gates that cost few parameters.
 
-    def __init__(self, d_in: int, rank: int, d_out: int) -> None:
+    Decays need them float32 at least (`wide`); what gates an output has the precision of the output.
+    """
+
+    def __init__(self, d_in: int, rank: int, d_out: int, *, bias: bool = True, wide: bool = True) -> None:
         super().__init__()
-        self.down = WideLinear(d_in, rank)
-        self.up = WideLinear(rank, d_out, bias=True)
+        kind = WideLinear if wide else Linear
+        self.down = kind(d_in, rank)
+        self.up = kind(rank, d_out, bias=bias)
 
     def reset_parameters(self) -> None:
         """Each map as `Linear` sets it."""

@@ -75,15 +75,20 @@ class HeadNorm(nn.Module):
 
 
 class GatedRMSNorm(RMSNorm):
-    """Norm first, gate after: `norm(x) * silu(gate)` (RetNet, GLA, Gated DeltaNet), or another of `ACTIVATIONS`."""
+    """Norm first, gate after: `norm(x) * silu(gate)` (RetNet, GLA, Gated DeltaNet), or another of `ACTIVATIONS`.
+
+    Without a gate it is the norm alone.
+    """
 
     def __init__(self, width: int, *, eps: float = 1e-5, affine: bool = True, activation: str = "silu") -> None:
         super().__init__(width, eps=eps, affine=affine)
         self.activation = activation
 
     def forward(
-        self, x: Shaped[Tensor, "*axes width"], gate: Shaped[Tensor, "*axes width"]
+        self, x: Shaped[Tensor, "*axes width"], gate: Shaped[Tensor, "*axes width"] | None = None
     ) -> Shaped[Tensor, "*axes width"]:
+        if gate is None:
+            return super().forward(x)
         return (self._normalized(wide(x)) * ACTIVATIONS[self.activation](wide(gate))).to(x.dtype)
 
 

@@ -13,6 +13,13 @@ def number(call: str, name: str, given: object, *, most: float = math.inf, zero:
     raise ValueError(f"{call}: {name} must be a finite number {wanted}, but came as {given!r}.")
 
 
+def below_zero(call: str, name: str, given: object) -> None:
+    """Raises ValueError unless `given` is a finite number below 0."""
+    real = isinstance(given, int | float) and not isinstance(given, bool)
+    if not real or not -math.inf < given < 0:  # pyright: ignore[reportOperatorIssue]
+        raise ValueError(f"{call}: {name} must be a finite number below 0, but came as {given!r}.")
+
+
 def whole(call: str, name: str, given: object) -> None:
     """Raises ValueError unless `given` is an int >= 1."""
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
