@@ -9,6 +9,7 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "linear_attention normalized": ("linear_attention", {"normalize": True, "heads": 4}),
     "linear_attention identity": ("linear_attention", {"feature_map": "identity", "head_dim": 8}),
     "retention paper": ("retention", {"decay": "paper", "heads": 4}),
+    "retention published": ("retention", {"rescale": "decay", "rotation": "halves", "affine": True, "norm_eps": 1e-3}),
     "gla convolved": ("gla", {"conv_size": 4, "heads": 2}),
     "delta_net gated": ("delta_net", {"gate": True, "heads": 2, "max_beta": 2.0}),
     "gated_delta_net grouped": ("gated_delta_net", {"heads": 2, "value_heads": 4, "max_beta": 2.0}),
@@ -31,6 +32,14 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "mamba2 per channel": ("mamba2", {"head_dim": 16, "groups": 2, "D_per_channel": True, "norm_before_gate": True}),
     "mamba3 ranked": ("mamba3", {"heads": 4, "groups": 2, "d_state": 4, "rank": 2, "norm": True, "rope_fraction": 1.0}),
     "softmax_attention heads": ("softmax_attention", {"heads": 2}),
+    "softmax_attention grouped": (
+        "softmax_attention",
+        {"heads": 4, "kv_heads": 2, "rotary_fraction": 0.5, "qk_norm": "head", "gate": True, "bias": True},
+    ),
+    "softmax_attention windowed": (
+        "softmax_attention",
+        {"heads": 4, "kv_heads": 1, "window": 4, "rotary_fraction": 0, "qk_norm": "width", "out_bias": True},
+    ),
 }
 
 

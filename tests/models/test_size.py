@@ -54,3 +54,10 @@ def test_an_untied_head_costs_no_more_than_a_tied_one():
 def test_softmax_attention_costs_more_with_every_token():
     attention = config("softmax_attention", depth=1)
     assert flops(attention, 101) - flops(attention, 100) == 2 * 2 * 32
+
+
+def test_a_window_bounds_what_attention_holds(device):
+    model = lv.LanguageModel(config("softmax_attention", options={"window": 5})).to(device)
+    for tokens in (0, 3, 4, 5, 30):
+        state = model(torch.zeros(1, tokens, dtype=torch.int64, device=device)).state
+        assert state_bytes(model, tokens) == state.nbytes

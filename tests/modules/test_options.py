@@ -14,6 +14,12 @@ REFUSED = {
     "max_beta": [math.nan, -1.0, 0.0, 3.0, "x"],
     "temperature": [0, -1, math.nan, "x"],
     "rotary_base": [0, -1, math.nan, "x"],
+    "rotary_fraction": [-0.5, 1.5, 0.3, math.nan, "x"],
+    "kv_heads": [0, 3, 1.5, "x"],
+    "qk_norm": ["x", True],
+    "window": [0, 1.5, "x"],
+    "bias": ["x"],
+    "out_bias": ["x"],
     "order": [1, 0, 2.5, "x"],
     "max_length": [0, 2.5, "x"],
     "bands": [0, "x"],
@@ -55,6 +61,10 @@ REFUSED = {
     "feature_map": ["tanh"],
     "decay": ["x"],
     "gate": ["x"],
+    "rescale": ["x", "scores"],
+    "rotation": ["x"],
+    "affine": ["x"],
+    "activation": ["x"],
     "normalize": ["x"],
 }
 

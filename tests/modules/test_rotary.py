@@ -65,3 +65,12 @@ def test_turning_by_the_angles_of_a_position_is_rotating_to_it(device, pairs):
     one = [0, 3] if pairs == "halves" else [0, 1]
     rest = [i for i in range(6) if i not in one]
     assert torch.equal(fewer[..., one], turned[..., one]) and torch.equal(fewer[..., rest], x[..., rest])
+
+
+@pytest.mark.parametrize("pairs", PAIRS)
+def test_with_few_exponents_only_the_first_channels_turn(device, pairs):
+    x, place = torch.randn(1, 1, 2, 8, device=device), at(3, device)
+    y = rotate(x, place, standard(4, device=device), pairs=pairs)
+    assert torch.equal(y[..., 4:], x[..., 4:])
+    assert torch.equal(y[..., :4], rotate(x[..., :4], place, standard(4, device=device), pairs=pairs))
+    assert torch.equal(rotate(x, place, standard(0, device=device), pairs=pairs), x)

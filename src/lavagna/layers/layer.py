@@ -40,6 +40,8 @@ class Layer(Wide, ABC):
     has_mlp: ClassVar[bool] = True
     # Whether each output has seen the steps after it too: such a layer has no state to hand on.
     bidirectional: bool = False
+    # How many tokens a state that grows with the text holds at most, None where that has no end.
+    longest: int | None = None
 
     def __init__(self, d_model: int) -> None:
         super().__init__()

@@ -1,21 +1,27 @@
 """Retention: every head fades at a constant pace of its own, and positions turn queries and keys."""
 
+from functools import partial
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lavagna.algebra.transition import scalar
 from lavagna.layers.layer import Layer
 from lavagna.modules import rotary
+from lavagna.modules.activation import ACTIVATIONS
 from lavagna.modules.heads import Heads, expanded, heads_of
 from lavagna.modules.linear import Linear, reset_xavier
-from lavagna.modules.norm import GatedRMSNorm
-from lavagna.modules.options import number
+from lavagna.modules.norm import GatedRMSNorm, RMSNorm
+from lavagna.modules.options import choice, number, switch
 from lavagna.modules.precision import wide_dtype
 from lavagna.modules.steps import Steps
 from lavagna.state import State
 
 DECAYS = ("powers", "paper")
+RESCALES = ("none", "scale", "decay")
+# How channels pair up, and the exponents of their frequencies.
+ROTATIONS = {"interleaved": rotary.closed, "halves": rotary.standard}
 
 
 class Retention(Layer):
@@ -23,13 +29,20 @@ class Retention(Layer):
 
         S_t = gamma S_{t-1} + v_t (R_t k_t)^T          o_t = S_t R_t q_t / sqrt(head_dim)
 
-    Each head's read is RMS-normalized without weights and gated by silu. Nothing else is normalized: the published
-    divisions of the scores by their sums cancel in the norm, and so all forms agree at every scale of the input.
+    Each head's read is RMS-normalized and gated, `norm(o_t) * silu(W_g x_t)`. Before that norm a positive factor c on a
+    read does nothing but to turn the norm's eps into eps / c^2. So the published rescalings are as exact as none, for
+    any eps, in every form that knows c: see `rescale`.
 
     - decay: "powers", gamma = 1 - 2^(-5 - h) (the published code), or "paper", 1 - exp(u) with u evenly from log 1/32
       to log 1/512 over the heads (the third version of the paper). Kept as exact logarithms, see `log_gamma`.
     - heads, head_dim: of the keys, head_dim even; at least four heads by default where they can be 16 wide.
     - expand: width of a value over that of a key, 2.
+    - rescale: "scale", reads over sqrt(head_dim) as above; "decay", besides over sqrt(s_t), where s_t = 1 + gamma + ...
+      + gamma^(t-1) is what a row of decays sums to (torchscale step by step); "none", neither. The paper's third, over
+      the sum of a row's |scores|, is refused: no memory of fixed size knows that sum.
+    - rotation: "interleaved", neighbors a pair and exponents from 0 to 1 (torchscale), or "halves", first half with
+      second and exponents below 1 (flash-linear-attention).
+    - affine: whether the norm has weights, False; gate: whether there is one, True; activation: of the gate.
 
     State: `memory` (b, h, v, k). Sun et al. 2023, arXiv 2307.08621; `MultiScaleRetention` of torchscale.
     """
@@ -44,12 +57,21 @@ class Retention(Layer):
         head_dim: int | None = None,
         expand: float = 2,
         decay: str = "powers",
+        rescale: str = "scale",
+        rotation: str = "interleaved",
+        affine: bool = False,
+        gate: bool = True,
+        activation: str = "silu",
         norm_eps: float = 1e-6,
     ) -> None:
         super().__init__(d_model)
         number(self.name, "norm_eps", norm_eps, zero=True)
-        if decay not in DECAYS:
-            raise ValueError(f"{self.name}: decay must be one of {', '.join(DECAYS)}, but came as {decay!r}.")
+        switch(self.name, "affine", affine)
+        switch(self.name, "gate", gate)
+        choice(self.name, "decay", decay, DECAYS)
+        choice(self.name, "rotation", rotation, ROTATIONS)
+        choice(self.name, "activation", activation, ACTIVATIONS)
+        self._check_rescale(rescale)
         most = min(64, max(16, d_model // 4))
         self.keys = heads_of(self.name, d_model, heads, head_dim, most=most)
         if self.keys.size % 2:
@@ -58,18 +80,29 @@ class Retention(Layer):
                 f"Use head_dim={self.keys.size + 1} with heads={self.keys.count}."
             )
         self.values = Heads(self.keys.count, expanded(self.name, "head_dim", self.keys.size, expand))
-        self.decay = decay
+        self.decay, self.rescale, self.rotation = decay, rescale, rotation
         keys, values = self.keys.count * self.keys.size, self.values.count * self.values.size
-        self.sizes = [keys, keys, values, values]
+        self.sizes = [keys, keys, values, values] if gate else [keys, keys, values]
         self.qkvg = Linear(d_model, sum(self.sizes))
-        self.norm = GatedRMSNorm(self.values.size, eps=norm_eps, affine=False)
+        norm = partial(GatedRMSNorm, activation=activation) if gate else RMSNorm
+        self.norm = norm(self.values.size, eps=norm_eps, affine=affine)
         self.out = Linear(values, d_model)
         self.reset_parameters()
+
+    def _check_rescale(self, rescale: object) -> None:
+        if rescale == "scores":
+            raise ValueError(
+                f"{self.name}: rescale='scores', a read over the sum of its scores' absolute values, needs the scores "
+                "of all steps before, which a memory of fixed size does not hold; but for norm_eps it cancels in the "
+                "norm. Use rescale='decay', as the published code does step by step."
+            )
+        choice(self.name, "rescale", rescale, RESCALES)
 
     def reset_parameters(self) -> None:
         """Glorot's rule with gain 2^-2.5 for queries, keys, values and gates and 1/2 for the output, as published."""
         reset_xavier(self.qkvg.weight, self.sizes, gain=2**-2.5)
         reset_xavier(self.out.weight, [self.d_model], gain=0.5)
+        self.norm.reset_parameters()
 
     def log_gamma(self, *, device: torch.device | str | None = None) -> Float[Tensor, " h"]:
         """The log-decay of each head, float64, made anew at each call: no cast of the layer can round it to 0."""
@@ -79,20 +112,30 @@ class Retention(Layer):
         low, high = torch.tensor([1 / 32, 1 / 512], dtype=torch.float64).log().tolist()
         return torch.log1p(-torch.linspace(low, high, heads, device=device, dtype=torch.float64).exp())
 
+    def decay_sums(self, positions: Int[Tensor, "b t"]) -> Float[Tensor, "b t h"]:
+        """What the decays up to each position, counted from 0, sum to: `(1 - gamma^(p + 1)) / (1 - gamma)`, float64."""
+        # As written the two differences have no digits left where gamma is nearly 1.
+        log_gamma = self.log_gamma(device=positions.device)
+        return torch.expm1((positions + 1).unsqueeze(-1) * log_gamma) / torch.expm1(log_gamma)
+
     def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         shape = (batch, *self.values, self.keys.size)
         return {"memory": torch.zeros(shape, device=device, dtype=wide_dtype(dtype))}
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
-        q, k, v, gate = self.qkvg(x).split(self.sizes, -1)
-        positions, angles = steps.positions(state.tokens_seen), rotary.closed(self.keys.size, device=x.device)
-        q, k = (
-            rotary.rotate(z.unflatten(-1, self.keys), positions, angles, pairs="interleaved")
-            for z in (q * self.keys.size**-0.5, k)
-        )
+        q, k, v, *gates = self.qkvg(x).split(self.sizes, -1)
+        positions = steps.positions(state.tokens_seen)
+        q, k = q.unflatten(-1, self.keys), k.unflatten(-1, self.keys)
+        if self.rescale != "none":
+            q = q * self.keys.size**-0.5
+        if self.rescale == "decay":
+            # A factor of a read is one of its query: here, before anything of them is rounded or grows too large.
+            q = q * self.decay_sums(positions).rsqrt().to(wide_dtype(x.dtype)).unsqueeze(-1)
+        angles = ROTATIONS[self.rotation](self.keys.size, device=x.device)
+        q, k = (rotary.rotate(z, positions, angles, pairs=self.rotation).to(v.dtype) for z in (q, k))
         log_gamma = self.log_gamma(device=x.device).to(wide_dtype(x.dtype))
         o, memory = steps.recur(
             scalar(log_gamma[None, None, :, None]), q, k, v.unflatten(-1, self.values), state.memory
         )
-        y = self.norm(o, gate.unflatten(-1, self.values))
+        y = self.norm(o, *(gate.unflatten(-1, self.values) for gate in gates))
         return self.out(y.flatten(2)), {"memory": memory}

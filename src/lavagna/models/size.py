@@ -1,6 +1,7 @@
 """What a model costs: parameters, arithmetic a token, memory of the state. Nothing is allocated to tell."""
 
 import math
+from itertools import zip_longest
 
 import torch
 from torch import nn
@@ -25,7 +26,7 @@ def state_bytes(model: StackConfig | Stack, tokens: int = 1) -> int:
     >>> state_bytes(config, 10) == state_bytes(config, 10_000)
     True
     """
-    return sum(math.prod(_shape(tensor, tokens)) * tensor.element_size() for tensor in _tensors(_empty(model)))
+    return sum(math.prod(shape) * x.element_size() for x, shape in _tensors(_empty(model), tokens))
 
 
 def flops(model: StackConfig | Stack, tokens: int = 1) -> int:
@@ -40,7 +41,8 @@ def flops(model: StackConfig | Stack, tokens: int = 1) -> int:
     empty = _empty(model)
     matrices = {id(weight): weight.numel() for weight in empty.parameters() if weight.ndim >= 2}
     weights = sum(matrices.values()) - sum(matrices[id(weight)] for weight in _idle(empty))
-    numbers = [(0 in x.shape, math.prod(_shape(x, tokens))) for x in _tensors(empty) if x.dtype != torch.int64]
+    held = _tensors(empty, tokens)
+    numbers = [(0 in x.shape, math.prod(shape)) for x, shape in held if x.dtype != torch.int64]
     return 2 * weights + sum(count * (2 if grows else 4) for grows, count in numbers)
 
 
@@ -55,10 +57,17 @@ def _empty(model: StackConfig | Stack) -> Stack:
     return outline(model if isinstance(model, StackConfig) else model.config)
 
 
-def _tensors(empty: Stack) -> list[torch.Tensor]:
+def _tensors(empty: Stack, tokens: int) -> list[tuple[torch.Tensor, list[int]]]:
+    """The tensors of the empty state of one sequence, each with the shape that it has after `tokens` tokens."""
     if empty.first_bidirectional is not None:
         return []
-    return list(empty.initial_state(1).tensors().values())
+    longest = [block.mixer.longest for block in empty.each_block]
+    # Behind the blocks a classifier keeps what it has pooled.
+    return [
+        (x, _shape(x, tokens if most is None else min(tokens, most)))
+        for state, most in zip_longest(empty.initial_state(1), longest)
+        for x in state.tensors().values()
+    ]
 
 
 def _shape(tensor: torch.Tensor, tokens: int) -> list[int]:

@@ -71,6 +71,19 @@ def value_heads_of(call: str, keys: Heads, value_heads: int | None, expand: floa
     return Heads(count, expanded(call, "head_dim", keys.size, expand))
 
 
+def key_heads_of(call: str, queries: Heads, kv_heads: int | None) -> Heads:
+    """Heads of keys and values: as many as of queries, or a divisor of that. Raises ValueError where one can't be."""
+    if kv_heads is None:
+        return queries
+    whole(call, "kv_heads", kv_heads)
+    if queries.count % kv_heads:
+        nearest = min(_divisors(queries.count), key=lambda divisor: abs(divisor - kv_heads))
+        raise ValueError(
+            f"{call}: kv_heads={kv_heads} does not divide heads = {queries.count}. Use kv_heads={nearest}."
+        )
+    return Heads(kv_heads, queries.size)
+
+
 def expanded(call: str, what: str, width: int, expand: float, *, option: str = "expand") -> int:
     """`width` times `expand`, which must come out as a whole number >= 1."""
     number(call, option, expand)

@@ -3,9 +3,14 @@
 A query and a key that are turned so meet as if only their distance had been told. Su et al. 2021, arXiv 2104.09864.
 """
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from lavagna.modules.heads import Heads
+from lavagna.modules.options import number
 
 
 def interleaved(x: Float[Tensor, "*axes k"]) -> Float[Tensor, "*axes k"]:
@@ -30,6 +35,8 @@ def rotate(
 ) -> Float[Tensor, "b t h k"]:
     """Turn pair j of every vector by `position * base^-exponent_j`; `pairs` is "halves" or "interleaved".
 
+    With fewer exponents than pairs the first channels are those pairs, and what lies behind them stays.
+
     Lengths stay, and `rotate(q, i) . rotate(k, j)` depends on i and j by i - j alone. Angles, sines and cosines are
     float64 whatever `x` is, since float32 angles are off by a hundredth at position 100 000.
 
@@ -40,6 +47,10 @@ def rotate(
     >>> torch.allclose(meet(7, 3), meet(1004, 1000))
     True
     """
+    channels = 2 * len(exponents)
+    if channels < x.shape[-1]:
+        first, rest = x[..., :channels], x[..., channels:]
+        return torch.cat([rotate(first, positions, exponents, base=base, pairs=pairs), rest], -1) if channels else x
     frequencies = base ** -exponents.to(torch.float64)
     angles = positions[:, :, None, None] * frequencies
     angles = torch.cat([angles, angles], -1) if pairs == "halves" else angles.repeat_interleave(2, -1)
@@ -66,6 +77,24 @@ def turn(
     turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -2)
     both = torch.cat([turned, rest], -1)
     return (both if pairs == "halves" else both.mT).flatten(-2)
+
+
+def turned_channels(call: str, heads: Heads, fraction: float) -> int:
+    """How many channels of a head turn: `fraction` of them. Raises ValueError unless that is an even whole number."""
+    number(call, "rotary_fraction", fraction, most=1, zero=True)
+    channels = heads.size * fraction
+    if fraction == 1 and heads.size % 2:
+        raise ValueError(
+            f"{call}: head_dim must be even, for channels turn in pairs, but is {heads.size}. "
+            f"Use head_dim={heads.size + 1} with heads={heads.count}."
+        )
+    even = 2 * round(channels / 2)
+    if not math.isclose(channels, even, rel_tol=1e-9):
+        raise ValueError(
+            f"{call}: rotary_fraction={fraction} of head_dim = {heads.size} is no even number of channels, which turn "
+            f"in pairs. Use rotary_fraction={even / heads.size:g}."
+        )
+    return even
 
 
 def standard(size: int, *, device: torch.device | None = None) -> Float[Tensor, " pairs"]:
