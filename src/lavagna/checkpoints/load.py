@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lavagna.checkpoints.save import CONFIG, FORMAT, TOKENIZER, WEIGHTS
+from lavagna.checkpoints.save import CONFIG, FORMAT, WEIGHTS
 from lavagna.checkpoints.tensors import check, fill, place, read
-from lavagna.data import Tokenizer
+from lavagna.data import AbstractTokenizer, load_tokenizer
 from lavagna.models import ModelConfig, StackConfig
 from lavagna.models.kinds import outline, read_config
 
@@ -21,7 +21,7 @@ class Loaded(NamedTuple):
     """A `LanguageModel` or `SequenceClassifier` in eval mode, and the tokenizer beside it, or None where none is."""
 
     model: Any
-    tokenizer: Tokenizer | None
+    tokenizer: AbstractTokenizer | None
 
 
 def load(
@@ -45,8 +45,7 @@ def load(
     tensors = check(read(folder / WEIGHTS), model, folder / WEIGHTS)
     place(model, torch.get_default_device() if device is None else torch.device(device))
     fill(model, tensors, dtype)
-    tokenizer = Tokenizer.load(folder) if (folder / TOKENIZER).is_file() else None
-    return Loaded(model.eval(), tokenizer)
+    return Loaded(model.eval(), load_tokenizer(folder))
 
 
 def _refuse_files(folder: Path) -> None:

@@ -10,15 +10,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lavagna.checkpoints.folder import whole_folder
-from lavagna.data import Tokenizer
+from lavagna.data import TOKENIZER_FILES, AbstractTokenizer
 from lavagna.models import Stack
 
 FORMAT = "lavagna-checkpoint-1"
-WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
-FILES = frozenset({WEIGHTS, CONFIG, TOKENIZER})
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+FILES = frozenset({WEIGHTS, CONFIG}) | TOKENIZER_FILES
 
 
-def save(model: Stack, path: str | os.PathLike[str], tokenizer: Tokenizer | None = None) -> None:
+def save(model: Stack, path: str | os.PathLike[str], tokenizer: AbstractTokenizer | None = None) -> None:
     """Write a folder with the model's tensors, its configuration and the tokenizer; `lavagna.load` reads it.
 
     The folder is complete and on the disk before it takes its name, and a checkpoint of that name is replaced at once:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from lavagna.data import ExampleSplits, Splits, Tokenizer
+from lavagna.data import AbstractTokenizer, ExampleSplits, Splits
 from lavagna.models import StackConfig
 from lavagna.training import TrainConfig
 
@@ -13,4 +13,4 @@ class Task(NamedTuple):
     model: StackConfig
     training: TrainConfig
     data: Splits | ExampleSplits
-    tokenizer: Tokenizer | None
+    tokenizer: AbstractTokenizer | None

@@ -11,7 +11,7 @@ PIECE = 1 << 16
 
 # Between a letter or digit and white space: no pre-tokenizer of GPT-2's family lets a token reach over that border or
 # looks back across it, so the pieces encode as the whole does.
-_CUT = re.compile(r"[^\W_](?=[ \n\r\t])")
+CUT = re.compile(r"[^\W_](?=[ \n\r\t])")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _last_cut(text: str) -> int:
     # Looking from the end in growing strides: the last cut is nearly always in the last few characters.
     for reach in (256, 4096, len(text)):
         start = max(0, len(text) - reach)
-        ends = [match.end() for match in _CUT.finditer(text, start)]
+        ends = [match.end() for match in CUT.finditer(text, start)]
         if ends:
             return ends[-1]
     return 0

@@ -11,9 +11,9 @@ from typing import BinaryIO
 import numpy as np
 
 from lavagna.atomic_file import atomic_file
+from lavagna.data.abstract_tokenizer import AbstractTokenizer
 from lavagna.data.document import Document
 from lavagna.data.source import list_files, read_listing
-from lavagna.data.tokenizer import Tokenizer
 from lavagna.data.tokens import HEADER_BYTES, TOKENS, Header, Splits, open_splits, token_dtype
 
 Progress = Callable[[int, int], None]
@@ -23,7 +23,7 @@ _CHARACTERS_AT_ONCE = 1 << 20
 
 def prepare(
     source: str | os.PathLike,
-    tokenizer: Tokenizer,
+    tokenizer: AbstractTokenizer,
     folder: str | os.PathLike,
     *,
     validation: float | int = 0.05,
@@ -60,7 +60,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class _Task:
-    tokenizer: Tokenizer
+    tokenizer: AbstractTokenizer
     validation: float
     limit_bytes: int | None
     skipped: int
@@ -173,7 +173,7 @@ def _split_point(ends: np.ndarray, tokens: int, validation: float) -> int:
     return nearest if 2 * abs(nearest - wanted) < held else wanted
 
 
-def _bytes_before(file: BinaryIO, split: int, tokenizer: Tokenizer, dtype: np.dtype, estimate: float) -> int:
+def _bytes_before(file: BinaryIO, split: int, tokenizer: AbstractTokenizer, dtype: np.dtype, estimate: float) -> int:
     """Bytes of text in the first `split` tokens; an estimate where tokens are not bytes."""
     lengths = tokenizer.byte_lengths()
     if lengths is None:

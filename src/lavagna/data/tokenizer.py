@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import operator
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,14 +10,14 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lavagna.atomic_file import atomic_file
+from lavagna.data.abstract_tokenizer import AbstractTokenizer, utf8
 from lavagna.data.vocabulary import BYTE_CHARACTERS, encodes_in_pieces, end_of_text, tokens_as_bytes
 
 EOS = "<|endoftext|>"
-# Inside the class the word means the vocabulary.
-_Bytes = bytes
+FILE = "tokenizer.json"
 
 
-class Tokenizer:
+class Tokenizer(AbstractTokenizer):
     """A vocabulary of byte strings: text to ids and back.
 
     `decode(encode(s)) == s` for every text `s` of the two kinds made here:
@@ -93,7 +92,7 @@ class Tokenizer:
         Raises `FileNotFoundError` where there is none, `ValueError` where it cannot be read.
         """
         path = Path(path)
-        file = path / "tokenizer.json" if path.is_dir() else path
+        file = path / FILE if path.is_dir() else path
         if not file.is_file():
             raise FileNotFoundError(
                 f"Tokenizer.load: there is no tokenizer at '{file}'. Give a tokenizer.json or a folder that holds one"
@@ -112,20 +111,14 @@ class Tokenizer:
         """Write the tokenizer whole or not at all, as `path` if that ends in .json, else as tokenizer.json in it."""
         file = Path(path)
         if file.suffix != ".json":
-            file = file / "tokenizer.json"
+            file = file / FILE
         with atomic_file(file) as out:
             out.write(self._json.encode("utf-8"))
         return file
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text. Raises `ValueError` for lone surrogates, which no bytes of UTF-8 stand for."""
-        try:
-            encoded = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"encode: the text has a lone surrogate, {text[error.start]!r}, at character {error.start}, "
-                "and UTF-8 has no bytes for it. Remove it or replace it with U+FFFD"
-            ) from None
+        encoded = utf8(text)
         if self._is_bytes:
             return list(encoded)
         return self._inner.encode(text, add_special_tokens=False).ids
@@ -144,54 +137,14 @@ class Tokenizer:
 
         Raises `ValueError` for an id outside the vocabulary, naming it and the size.
         """
-        ids = ids.tolist() if hasattr(ids, "tolist") else ids
-        ids = [self._checked("decode", id) for id in ids]
         if self._bytes is None:
-            return self._inner.decode(ids, skip_special_tokens=False)
-        return b"".join([self._bytes[id] for id in ids]).decode("utf-8", "replace")
-
-    def token_bytes(self, id: int) -> _Bytes:
-        """The bytes that one token stands for, perhaps part of a character."""
-        id = self._checked("token_bytes", id)
-        if self._bytes is None:
-            raise ValueError("token_bytes: this tokenizer is not byte-level, its tokens have no bytes. Use decode")
-        return self._bytes[id]
-
-    def byte_lengths(self) -> np.ndarray | None:
-        """Bytes of text per id, 0 for the document border; None if not byte-level."""
-        if self._bytes is None:
-            return None
-        lengths = np.zeros(self.vocab_size, dtype=np.int64)
-        for id, token in self._bytes.items():
-            lengths[id] = len(token)
-        if self.eos_id is not None:
-            lengths[self.eos_id] = 0
-        return lengths
+            return self._inner.decode(self._checked_ids(ids), skip_special_tokens=False)
+        return super().decode(ids)
 
     @property
     def fingerprint(self) -> str:
         """A hash of all that decides how text is encoded."""
         return hashlib.sha256(f"{self._json} {self.eos_id}".encode()).hexdigest()
-
-    def _checked(self, call: str, id) -> int:
-        try:
-            id = operator.index(id)
-        except TypeError:
-            raise ValueError(f"{call}: {id!r} is not an id. Give whole numbers, in one dimension") from None
-        if not 0 <= id < self.vocab_size or (self._bytes is not None and id not in self._bytes):
-            raise ValueError(
-                f"{call}: id {id} is outside the vocabulary of {self.vocab_size}. Is it another tokenizer's?"
-            )
-        return id
-
-    def __eq__(self, other) -> bool:
-        return isinstance(other, Tokenizer) and self.fingerprint == other.fingerprint
-
-    def __hash__(self) -> int:
-        return hash(self.fingerprint)
-
-    def __repr__(self) -> str:
-        return f"Tokenizer(vocab_size={self.vocab_size}, eos_id={self.eos_id})"
 
     def __reduce__(self):
         eos = None if self.eos_id is None else self._inner.id_to_token(self.eos_id)

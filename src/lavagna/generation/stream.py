@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from lavagna.data import Tokenizer
+from lavagna.data import AbstractTokenizer
 from lavagna.generation.prefill import evaluating, prefill
 from lavagna.generation.sampling import Sampler
 from lavagna.generation.text import Reader, Stop, reader
@@ -18,7 +18,7 @@ CONTEXT = 8
 
 def stream(
     model: LanguageModel,
-    tokenizer: Tokenizer,
+    tokenizer: AbstractTokenizer,
     prompt: str,
     *,
     max_new_tokens: int,

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lavagna.data import Tokenizer
+from lavagna.data import AbstractTokenizer, Tokenizer
 
 SNAPSHOTS = 8
 
@@ -39,7 +39,7 @@ def snapshots(steps: int) -> list[int]:
 
 
 def record(
-    model: nn.Module, text: str, *, tokenizer: Tokenizer | None = None, block: int = 0, head: int = 0
+    model: nn.Module, text: str, *, tokenizer: AbstractTokenizer | None = None, block: int = 0, head: int = 0
 ) -> Recording:
     """Run a model over a text one token at a time and look into one head's memory after each.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from lavagna.data import Tokenizer
+from lavagna.data import AbstractTokenizer, Tokenizer
 from lavagna.plots.recording import Recording, record
 from lavagna.plots.sheet import place, sheet
 from lavagna.plots.theme import Theme
@@ -37,7 +37,7 @@ def figure(
     theme: Theme,
     *,
     model: nn.Module | None = None,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: AbstractTokenizer | None = None,
     text: str = TEXT,
     block: int = 0,
     head: int = 0,

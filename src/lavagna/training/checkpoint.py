@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from lavagna import checkpoints
 from lavagna.atomic_file import sync
-from lavagna.data import Tokenizer
+from lavagna.data import AbstractTokenizer
 from lavagna.models import Stack
 
 FORMAT = "lavagna-training-1"
@@ -19,7 +19,7 @@ OPTIMIZER = "optimizer.safetensors"
 
 
 def save_checkpoint(
-    folder: Path, step: int, model: Stack, optimizer: Optimizer, tokenizer: Tokenizer | None, *, keep: int
+    folder: Path, step: int, model: Stack, optimizer: Optimizer, tokenizer: AbstractTokenizer | None, *, keep: int
 ) -> Path:
     """Write `folder/step-00000100` and then remove all but the newest `keep`.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from lavagna.data import ExampleSplits, Splits, Tokenizer
+from lavagna.data import AbstractTokenizer, ExampleSplits, Splits
 from lavagna.models import Stack, StackConfig
 from lavagna.models.kinds import build, outline
 from lavagna.training.checkpoint import load_checkpoint
@@ -24,7 +24,7 @@ def train(
     model: Stack | StackConfig,
     config: TrainConfig,
     data: Splits | ExampleSplits,
-    tokenizer: Tokenizer | None,
+    tokenizer: AbstractTokenizer | None,
     folder: str | Path,
     *,
     resume: bool = False,
@@ -68,7 +68,7 @@ def train(
         return stack.enter_context(closing(sitting)).train()
 
 
-def _objective(data: Splits | ExampleSplits, config: TrainConfig, tokenizer: Tokenizer | None) -> Objective:
+def _objective(data: Splits | ExampleSplits, config: TrainConfig, tokenizer: AbstractTokenizer | None) -> Objective:
     if isinstance(data, ExampleSplits):
         return Classification(data, config)
     return NextToken(data, config, tokenizer.fingerprint if tokenizer else None)

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lavagna.data import Tokenizer
+from lavagna.data import AbstractTokenizer
 from lavagna.training.checkpoint import save_checkpoint
 from lavagna.training.distributed import World
 from lavagna.training.log import Record
@@ -38,7 +38,7 @@ class Sitting:
         self,
         run: Run,
         trainer: Trainer,
-        tokenizer: Tokenizer | None,
+        tokenizer: AbstractTokenizer | None,
         world: World,
         *,
         seconds: float | None,
