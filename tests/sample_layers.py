@@ -31,6 +31,7 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "s4d bilinear": ("s4d", {"discretization": "bilinear", "d_state": 8, "init": "lin"}),
     "mamba2 per channel": ("mamba2", {"head_dim": 16, "groups": 2, "D_per_channel": True, "norm_before_gate": True}),
     "mamba3 ranked": ("mamba3", {"heads": 4, "groups": 2, "d_state": 4, "rank": 2, "norm": True, "rope_fraction": 1.0}),
+    "rg_lru wide": ("rg_lru", {"heads": 3, "expand": 1.5, "conv_size": 2}),
     "softmax_attention heads": ("softmax_attention", {"heads": 2}),
     "softmax_attention grouped": (
         "softmax_attention",

@@ -23,6 +23,7 @@ LAYERS: dict[str, str | type[Layer]] = {
     "mamba": "mamba:Mamba",
     "mamba2": "mamba2:Mamba2",
     "mamba3": "mamba3:Mamba3",
+    "rg_lru": "rg_lru:RGLRU",
     "softmax_attention": "softmax_attention:SoftmaxAttention",
     "lstm": "lstm:LSTM",
 }

@@ -67,6 +67,45 @@ class LowRank(nn.Module):
         return self.up(self.down(x))
 
 
+class HeadLinear(nn.Module):
+    """A linear map of each head's own: a block-diagonal matrix on (..., h, d_in). Weights (h, d_out, d_in)."""
+
+    def __init__(self, heads: int, d_in: int, d_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, d_out, d_in))
+
+    def reset_parameters(self) -> None:
+        """Weights uniform within +-d_in^-1/2."""
+        bound = self.weight.shape[2] ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def forward(self, x: Shaped[Tensor, "*axes h d_in"]) -> Shaped[Tensor, "*axes h d_out"]:
+        return torch.einsum("...hi,hoi->...ho", x, self.weight)
+
+    def extra_repr(self) -> str:
+        heads, d_out, d_in = self.weight.shape
+        return f"{d_in}, {d_out}, heads={heads}"
+
+
+class WideHeadLinear(HeadLinear):
+    """The same with a bias (h * d_out), computed in float32 at least: for gates."""
+
+    def __init__(self, heads: int, d_in: int, d_out: int) -> None:
+        super().__init__(heads, d_in, d_out)
+        self.bias = nn.Parameter(torch.empty(heads * d_out))
+
+    def reset_parameters(self) -> None:
+        """Weights as `HeadLinear` sets them, bias zero."""
+        super().reset_parameters()
+        nn.init.zeros_(self.bias)
+        exempt(self.bias)
+
+    def forward(self, x: Shaped[Tensor, "*axes h d_in"]) -> Shaped[Tensor, "*axes h d_out"]:
+        with without_autocast(x):
+            y = torch.einsum("...hi,hoi->...ho", wide(x), wide(self.weight))
+            return y + wide(self.bias).unflatten(0, y.shape[-2:])
+
+
 def reset_xavier(weight: Shaped[Tensor, "d_out d_in"], sizes: list[int], *, gain: float) -> None:
     """Set each block of `sizes` rows of a weight as a matrix of its own, by the rule of Glorot and Bengio 2010."""
     for block in weight.detach().split(sizes):
