@@ -26,11 +26,12 @@ def classifier(layer="linear_attention", **changed):
     [
         config(),
         config(HYBRID, options={"gla": {"heads": 2}, "delta_net": {"conv_size": 3}}),
+        config(HYBRID, block={"gla": {"norm": "layer"}}, embedding_norm=True, embedding_scale=2.0, logit_cap=30.0),
         config("mamba2", options={"dt_limit": [0.0, 0.5]}, mlp_factor=1.5, tie_embeddings=False, vocab_multiple=8),
         classifier(HYBRID, features=2, pooling="max", dropout=0.1),
         classifier(vocab_size=7, options={"heads": 2}),
     ],
-    ids=["plain", "hybrid", "all", "classifier", "classifier of ids"],
+    ids=["plain", "hybrid", "ends", "all", "classifier", "classifier of ids"],
 )
 def test_a_config_comes_back_from_json_repr_copy_and_pickle(example):
     written = json.loads(json.dumps(example.to_dict()))
@@ -90,6 +91,8 @@ def test_the_rows_of_the_embedding_are_rounded_up():
         ({"mlp_factor": float("nan")}, "mlp_factor must be 0, positive or None"),
         ({"norm_eps": 0}, "norm_eps must be positive"),
         ({"norm_eps": float("inf")}, "norm_eps must be positive"),
+        ({"embedding_scale": 0}, "embedding_scale must be a positive number, but came as 0"),
+        ({"logit_cap": -1.0}, "logit_cap must be a positive number, but came as -1.0"),
     ],
     ids=str,
 )

@@ -1,19 +1,24 @@
-"""The gated feed-forward net."""
+"""The gated feed-forward nets."""
 
+import pytest
 import torch
 
-from lavagna.modules.mlp import SwiGLU
+from lavagna.modules import feed_forward
+from lavagna.modules.steps import Steps
+
+ACTIVATIONS = {
+    "swiglu": lambda x: x * torch.sigmoid(x),
+    "geglu": lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2,
+    "geglu_tanh": lambda x: x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
+}
 
 
-def test_it_gates_one_half_by_the_silu_of_the_other(device):
-    mlp = SwiGLU(16)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_one_half_is_gated_by_the_activation_of_the_other(name, device):
+    mlp = feed_forward.build(name, 16, 40)
     mlp.reset_parameters()
     mlp.to(device, torch.float64)
-    x = torch.randn(3, 16, device=device, dtype=torch.float64)
-    gate, up = x @ mlp.gate_up.weight[: mlp.hidden].T, x @ mlp.gate_up.weight[mlp.hidden :].T
-    assert torch.allclose(mlp(x), (gate * torch.sigmoid(gate) * up) @ mlp.down.weight.T, rtol=1e-12)
-
-
-def test_its_hidden_width_is_eight_thirds_rounded_up_to_a_multiple_of_16():
-    assert [SwiGLU(d).hidden for d in (48, 64, 96, 768)] == [128, 176, 256, 2048]
-    assert SwiGLU(48, hidden=50).hidden == 50
+    x = torch.randn(1, 3, 16, device=device, dtype=torch.float64)
+    gate, up = x @ mlp.gate_up.weight[:40].T, x @ mlp.gate_up.weight[40:].T
+    y, tensors = mlp(x, {}, Steps("test", x))
+    assert torch.allclose(y, (ACTIVATIONS[name](gate) * up) @ mlp.down.weight.T, rtol=1e-12) and not tensors

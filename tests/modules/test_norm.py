@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from lavagna.modules.activation import ACTIVATIONS
-from lavagna.modules.norm import GatedRMSNorm, GroupedRMSNorm, HeadNorm, RMSNorm, unit
+from lavagna.modules.norm import GatedRMSNorm, GroupedRMSNorm, HeadNorm, LayerNorm, RMSNorm, unit
 
 # SiLU of this is 1: an open gate.
 OPEN = 1.2784645427610738
@@ -106,3 +106,31 @@ def test_a_unit_vector_is_one_long_and_a_zero_one_has_a_finite_gradient(device):
     zero = torch.zeros(1, 6, device=device, requires_grad=True)
     unit(zero).sum().backward()
     assert not unit(zero).any() and zero.grad.isfinite().all()
+
+
+def test_layer_norm_takes_the_mean_away_and_divides_by_the_deviation(device):
+    for bias in (True, False):
+        norm = LayerNorm(6, eps=1e-3, bias=bias)
+        norm.reset_parameters()
+        norm.to(device, torch.float64)
+        with torch.no_grad():
+            for parameter in norm.parameters():
+                parameter += torch.randn_like(parameter)
+        x = torch.randn(2, 5, 6, device=device, dtype=torch.float64)
+        far = x - x.mean(-1, keepdim=True)
+        wanted = far / (far.square().mean(-1, keepdim=True) + 1e-3).sqrt() * norm.weight
+        assert torch.allclose(norm(x), wanted + (norm.bias if bias else 0), rtol=1e-12)
+        assert norm.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
+
+
+def test_a_zero_centered_norm_is_the_plain_one_with_one_added_to_its_weight(device):
+    norm, plain = RMSNorm(6, zero_centered=True), RMSNorm(6)
+    for one in (norm, plain):
+        one.reset_parameters()
+        one.to(device, torch.float64)
+    x = torch.randn(2, 5, 6, device=device, dtype=torch.float64)
+    assert not norm.weight.any() and torch.equal(norm(x), plain(x))
+    with torch.no_grad():
+        norm.weight.copy_(torch.randn(6))
+        plain.weight.copy_(1 + norm.weight)
+    assert torch.equal(norm(x), plain(x))

@@ -36,8 +36,15 @@ class Layer(Wide, ABC):
 
     name: ClassVar[str]
     forms: ClassVar[tuple[str, ...]] = tuple(FORMS)
-    # Whether the paper's block has an MLP behind the mixer.
-    has_mlp: ClassVar[bool] = True
+    # What the paper's block has around the mixer: the kind of its norms (`NORMS`); the feed-forward net behind the
+    # mixer (`FEED_FORWARDS`; None where the mixer is the whole block) and its width over d_model; a norm behind the
+    # embedding. Two matrices of 4 d have as many weights as the three of a SwiGLU of 8/3 d. An instance may differ.
+    block_norm: str = "rms"
+    block_mlp: str | None = "swiglu"
+    block_mlp_factor: float = 8 / 3
+    embedding_norm: bool = False
+    # Whether `mix` reads and sets `steps.handed`: what the first layer of a kind in a model gives to the later ones.
+    hands_on: ClassVar[bool] = False
     # Whether each output has seen the steps after it too: such a layer has no state to hand on.
     bidirectional: bool = False
     # How many tokens a state that grows with the text holds at most, None where that has no end.
@@ -89,20 +96,42 @@ class Layer(Wide, ABC):
         `mask` (b, t): a masked step is an exact no-op and `y` is 0 there. `cu_seqlens`: sequences laid end to end in
         one row (b = 1), with one row of state each. Raises ValueError on shapes or options that don't fit.
         """
+        options = {"mask": mask, "cu_seqlens": cu_seqlens, "form": form, "backend": backend}
+        return self.hand_on(x, state, None, **options)[0]
+
+    def hand_on(
+        self,
+        x: Shaped[Tensor, "..."],
+        state: State | None,
+        handed: Float[Tensor, "b t *_"] | None,
+        *,
+        mask: Shaped[Tensor, "..."] | None = None,
+        cu_seqlens: Shaped[Tensor, "..."] | list[int] | None = None,
+        form: str = "auto",
+        backend: str = "auto",
+    ) -> tuple[Mixed, Float[Tensor, "b t *_"] | None]:
+        """As a call, given besides what an earlier layer of this kind handed on; and what this one hands on."""
         self._check_input(x)
         if form != "auto" and form not in self.forms:
             raise ValueError(f"{self.name}: form must be one of {', '.join(self.forms)} or auto, but came as {form!r}.")
         fresh = state is None
         steps = Steps(self.name, x, mask=mask, cu_seqlens=cu_seqlens, form=form, backend=backend, fresh=fresh)
+        steps.handed = handed
         if state is None:
             state = self.initial_state(steps.sequences, device=x.device, dtype=x.dtype)
         self._check_state(state, steps.sequences, fresh)
         y, tensors = self.mix(steps.hide(x), state, steps)
         if self.bidirectional:
-            return Mixed(steps.hide(y), None)
+            return Mixed(steps.hide(y), None), steps.handed
         tensors = tensors | {"tokens_seen": state.tokens_seen + steps.counts}
         # Products of tensors that lie otherwise in memory may differ in the last bit: a state read from disk lies so.
-        return Mixed(steps.hide(y), State(self.name, {name: tensor.contiguous() for name, tensor in tensors.items()}))
+        after = State(self.name, {name: tensor.contiguous() for name, tensor in tensors.items()})
+        return Mixed(steps.hide(y), after), steps.handed
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the activations; what the layer itself owns may be wider."""
+        return self._weight.dtype
 
     @property
     def _weight(self) -> Tensor:

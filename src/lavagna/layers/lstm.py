@@ -40,7 +40,7 @@ class LSTM(Layer):
 
     name = "lstm"
     forms = ("recurrent",)
-    has_mlp = False
+    block_mlp = None
 
     def __init__(self, d_model: int, *, expand: float = 1) -> None:
         super().__init__(d_model)

@@ -39,7 +39,7 @@ class Mamba(Layer):
     """
 
     name = "mamba"
-    has_mlp = False
+    block_mlp = None
 
     def __init__(
         self,

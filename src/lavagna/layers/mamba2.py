@@ -42,7 +42,7 @@ class Mamba2(Layer):
     """
 
     name = "mamba2"
-    has_mlp = False
+    block_mlp = None
 
     def __init__(
         self,

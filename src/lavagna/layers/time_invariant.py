@@ -35,7 +35,7 @@ class TimeInvariant(Layer):
     """
 
     forms: ClassVar[tuple[str, ...]] = (*FORMS, "convolution")
-    has_mlp: ClassVar[bool] = False
+    block_mlp = None
 
     def __init__(self, d_model: int, *, outputs: int = 1, bidirectional: bool = False) -> None:
         """`outputs`: how many numbers the system gives for each channel, side by side."""

@@ -1,4 +1,6 @@
-"""One block of a model: a sequence mixer and, where the paper has one, an MLP, each behind a norm and a residual."""
+"""One block of a model: a sequence mixer and a feed-forward net, each with a norm and a residual."""
+
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Shaped
@@ -6,36 +8,53 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lavagna.layers import registry
-from lavagna.layers.layer import Mixed
 from lavagna.models.stack_config import StackConfig
-from lavagna.modules.mlp import SwiGLU
-from lavagna.modules.norm import RMSNorm
+from lavagna.models.surroundings import surroundings
+from lavagna.modules.feed_forward import FeedForward, build
+from lavagna.modules.norm import NORMS
+from lavagna.modules.steps import Steps
 from lavagna.state import State
 
-# Two matrices of 4 d have as many weights as the three of a SwiGLU of 8/3 d.
-PAPER_FACTOR = 8 / 3
+# What a feed-forward net remembers stands in the block's state under its name with this before it.
+MLP = "mlp_"
+
+
+class Passed(NamedTuple):
+    """What a block returns: the stream, the block's state, and what its mixer hands on to later ones of its kind."""
+
+    x: Float[Tensor, "b t d"]
+    state: State | None
+    handed: Tensor | None
 
 
 class Block(nn.Module):
-    """A pre-norm residual block.
+    """A residual block.
 
         x <- x + mixer(norm(x))          x <- x + mlp(norm(x))
 
-    The second line only where the block has an MLP: see `mlp_width`. The state is the mixer's. In training mode
-    `config.dropout` of the numbers of each branch are zero and the others larger for it.
+    With norms "post" it is x + norm(mixer(x)) and x + norm(mlp(x)). The second line only where the block has a
+    feed-forward net: see `surroundings`. The state is the mixer's and, where the net remembers something (RWKV's
+    channel mix), the net's. In training mode `config.dropout` of the numbers of each branch are zero and the others
+    larger for it.
     """
 
     def __init__(self, config: StackConfig, index: int) -> None:
         super().__init__()
-        name, width = config.layers[index], mlp_width(config, index)
-        options = config.layer_options(name)
-        place = {"layer_index": index, "depth": config.depth}
+        name, options = config.layers[index], config.layer_options(config.layers[index])
+        place = {"layer_index": index, "depth": config.depth, "value_residual": name in config.layers[:index]}
         options |= {key: value for key, value in place.items() if key in registry.options(name) and key not in options}
-        self.mixer_norm = RMSNorm(config.d_model, eps=config.norm_eps)
-        self.mixer = registry.build(name, config.d_model, **options)
-        self.mlp_norm = RMSNorm(config.d_model, eps=config.norm_eps) if width else None
-        self.mlp = SwiGLU(config.d_model, hidden=width) if width else None
-        self.dropout = config.dropout
+        mixer = registry.build(name, config.d_model, **options)
+        around = surroundings(mixer, config.mlp_factor, config.block_choices(name))
+        norm = NORMS[around.norm]
+        self.mixer_norm = norm(config.d_model, eps=config.norm_eps)
+        self.mixer = mixer
+        self.mlp_norm = norm(config.d_model, eps=config.norm_eps) if around.mlp else None
+        self.mlp: FeedForward | None = None
+        if around.mlp:
+            self.mlp = build(around.mlp, config.d_model, around.mlp_width, layer_index=index, depth=config.depth)
+        self.around, self.dropout = around, config.dropout
+        remembered = {} if self.mlp is None else self.mlp.initial_tensors(0, torch.device("meta"), torch.float32)
+        self.remembered = {MLP + name: tuple(tensor.shape[1:]) for name, tensor in remembered.items()}
 
     @property
     def residuals(self) -> int:
@@ -50,36 +69,74 @@ class Block(nn.Module):
         """
         for part in self.children():
             part.reset_parameters()  # pyright: ignore[reportCallIssue]
-        last = [] if self.mlp is None else [self.mlp.down.weight]
+        last = [] if self.mlp is None or self.mlp.last is None else [self.mlp.last]
         if "depth" not in registry.options(self.mixer.name):
             last.append(self.mixer.get_parameter("out.weight"))
         with torch.no_grad():
             for weight in last:
                 weight /= residuals**0.5
 
+    def initial_state(
+        self, batch: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> State:
+        """The state before the first token, for `batch` sequences."""
+        state = self.mixer.initial_state(batch, device=device, dtype=dtype)
+        if self.mlp is None:
+            return state
+        own = self.mlp.initial_tensors(batch, state.tokens_seen.device, dtype or self.mixer.dtype)
+        return State(state.kind, state.tensors() | {MLP + name: tensor for name, tensor in own.items()})
+
     def forward(
         self,
         x: Float[Tensor, "b t d"],
         state: State | None = None,
+        handed: Tensor | None = None,
         *,
         mask: Shaped[Tensor, "b t"] | None = None,
         cu_seqlens: list[int] | None = None,
         form: str = "auto",
         backend: str = "auto",
-    ) -> Mixed:
-        """Mix and map a text given the state before it; return the text and the state after it."""
-        y, after = self.mixer(self.mixer_norm(x), state, mask=mask, cu_seqlens=cu_seqlens, form=form, backend=backend)
-        x = x + self._thinned(y)
-        if self.mlp is not None and self.mlp_norm is not None:
-            x = x + self._thinned(self.mlp(self.mlp_norm(x)))
-        return Mixed(x, after)
+    ) -> Passed:
+        """Mix and map a text given the state before it and what an earlier block handed on."""
+        options = {"mask": mask, "cu_seqlens": cu_seqlens, "form": form, "backend": backend}
+        mine, theirs = self._apart(state)
+        y = self._before(self.mixer_norm, x)
+        if self.mixer.hands_on:
+            (y, after), handed = self.mixer.hand_on(y, mine, handed, **options)
+        else:
+            y, after = self.mixer(y, mine, **options)
+        x = x + self._thinned(self._behind(self.mixer_norm, y))
+        if self.mlp is None:
+            return Passed(x, after, handed)
+        steps = Steps(self.mixer.name, x, mask=mask, cu_seqlens=cu_seqlens)
+        if theirs is None:
+            theirs = self.mlp.initial_tensors(steps.sequences, x.device, x.dtype)
+        y, tensors = self.mlp(self._before(self.mlp_norm, x), theirs, steps)
+        x = x + self._thinned(self._behind(self.mlp_norm, y))
+        if after is not None and tensors:
+            after = State(after.kind, after.tensors() | {MLP + name: one.contiguous() for name, one in tensors.items()})
+        return Passed(x, after, handed)
+
+    def _apart(self, state: State | None) -> tuple[State | None, dict[str, Tensor] | None]:
+        """The mixer's part of the state and the feed-forward net's."""
+        if not self.remembered or not isinstance(state, State):
+            return state, None
+        tensors = state.tensors()
+        theirs = {name: tensor for name, tensor in tensors.items() if name.startswith(MLP)}
+        axes = {name: tuple(tensor.shape[1:]) for name, tensor in theirs.items()}
+        if axes != self.remembered:
+            raise ValueError(
+                f"{self.mixer.name}: for its feed-forward net the state of this block has, behind the rows, "
+                f"{self.remembered}, but came with {axes}. Pass what this model returned, or None to start."
+            )
+        mine = {name: tensor for name, tensor in tensors.items() if name not in theirs}
+        return State(state.kind, mine), {name.removeprefix(MLP): tensor for name, tensor in theirs.items()}
+
+    def _before(self, norm: nn.Module | None, x: Tensor) -> Tensor:
+        return norm(x) if norm is not None and self.around.norm_place == "pre" else x
+
+    def _behind(self, norm: nn.Module | None, y: Tensor) -> Tensor:
+        return norm(y) if norm is not None and self.around.norm_place == "post" else y
 
     def _thinned(self, branch: Tensor) -> Tensor:
         return F.dropout(branch, self.dropout, self.training) if self.dropout else branch
-
-
-def mlp_width(config: StackConfig, index: int) -> int:
-    """Hidden width of one block's MLP, a multiple of 16; 0 for none."""
-    paper = PAPER_FACTOR if registry.layer_class(config.layers[index]).has_mlp else 0
-    factor = paper if config.mlp_factor is None else config.mlp_factor
-    return -(-round(factor * config.d_model) // 16) * 16

@@ -15,6 +15,10 @@ class ModelConfig(StackConfig):
     - tie_embeddings: read the logits with the embedding instead of with a matrix of its own.
     - vocab_multiple: rows of the embedding are `vocab_size` rounded up to a multiple of this. Rows above `vocab_size`
       are never generated.
+    - embedding_norm: a norm, of the blocks' kind, behind the embedding; None takes the paper's (RWKV has one).
+    - embedding_scale: what the embedding is multiplied by, sqrt(d_model) in RetNet and Gemma.
+    - logit_cap: logits become `cap tanh(logits / cap)` (Gemma 30, xLSTM-7B 30); None leaves them.
+    - head_bias: a bias on the logits.
 
     >>> config = ModelConfig(layer="linear_attention", d_model=64, depth=2, vocab_size=256)
     >>> ModelConfig.from_dict(config.to_dict()) == config
@@ -24,14 +28,26 @@ class ModelConfig(StackConfig):
     vocab_size: int
     tie_embeddings: bool = True
     vocab_multiple: int = 1
+    embedding_norm: bool | None = None
+    embedding_scale: float = 1.0
+    logit_cap: float | None = None
+    head_bias: bool = False
 
     kind: ClassVar[str] = "language_model"
     counts: ClassVar[tuple[str, ...]] = (*StackConfig.counts, "vocab_size", "vocab_multiple")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.tie_embeddings, bool):
-            raise self.refusal(f"tie_embeddings must be True or False, but came as {self.tie_embeddings!r}.")
+        for name in ("tie_embeddings", "head_bias", "embedding_norm"):
+            given = getattr(self, name)
+            if not isinstance(given, bool) and not (name == "embedding_norm" and given is None):
+                raise self.refusal(f"{name} must be True or False, but came as {given!r}.")
+        for name in ("embedding_scale", "logit_cap"):
+            given = getattr(self, name)
+            if name == "logit_cap" and given is None:
+                continue
+            if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < float("inf"):
+                raise self.refusal(f"{name} must be a positive number, but came as {given!r}.")
 
     @property
     def vocab_rows(self) -> int:

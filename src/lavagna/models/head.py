@@ -1,15 +1,17 @@
 """The last matrix of a language model where it is the first one too."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
 class TiedHead(nn.Module):
-    """Logits by the embedding's matrix, `x E^T`. No parameter of its own: it reads the embedding's."""
+    """Logits by the embedding's matrix, `x E^T + b`. It reads the embedding's; its own is at most the bias."""
 
-    def __init__(self, embedding: nn.Embedding) -> None:
+    def __init__(self, embedding: nn.Embedding, bias: bool = False) -> None:
         super().__init__()
+        self.bias = nn.Parameter(torch.empty(embedding.num_embeddings)) if bias else None
         # Past the module's own bookkeeping, which would list the embedding's weight under a second name.
         self.__dict__["embedding"] = embedding
 
@@ -20,4 +22,4 @@ class TiedHead(nn.Module):
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t rows"]:
         """Logits of every row of the embedding."""
-        return F.linear(x, self.weight)
+        return F.linear(x, self.weight, self.bias)

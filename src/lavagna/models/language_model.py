@@ -10,6 +10,8 @@ from lavagna.models.config import ModelConfig
 from lavagna.models.head import TiedHead
 from lavagna.models.stack import SPREAD, Stack
 from lavagna.modules.linear import Linear
+from lavagna.modules.norm import NORMS
+from lavagna.modules.weight_decay import exempt
 from lavagna.packing import as_mask, as_offsets
 from lavagna.state import ModelState, State
 
@@ -58,14 +60,24 @@ class LanguageModel(Stack[ModelConfig]):
                 f"block {index} is a bidirectional {self.each_block[index].mixer.name}, which sees the ids that are to "
                 "be predicted. Use bidirectional=False, or a classifier."
             )
-        self.head = TiedHead(self.embedding) if self.config.tie_embeddings else Linear(width, rows)
+        config = self.config
+        first = self.each_block[0]
+        normed = first.mixer.embedding_norm if config.embedding_norm is None else config.embedding_norm
+        self.embedding_norm = NORMS[first.around.norm](width, eps=config.norm_eps) if normed else None
+        tied = config.tie_embeddings
+        self.head = TiedHead(self.embedding, config.head_bias) if tied else Linear(width, rows, bias=config.head_bias)
 
     def reset_parameters(self) -> None:
         """Set every parameter and buffer anew: embedding and head N(0, 0.02), the blocks as their papers say."""
         nn.init.normal_(self.embedding.weight, std=SPREAD)
+        if self.embedding_norm is not None:
+            self.embedding_norm.reset_parameters()  # pyright: ignore[reportCallIssue]
         self.reset_blocks()
         if not self.config.tie_embeddings:
             nn.init.normal_(self.head.weight, std=SPREAD)
+        if self.head.bias is not None:
+            nn.init.zeros_(self.head.bias)
+            exempt(self.head.bias)
 
     def initial_state(
         self, batch: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -93,7 +105,12 @@ class LanguageModel(Stack[ModelConfig]):
         Raises ValueError on shapes, ids or options that don't fit.
         """
         hidden, state = self.hidden(ids, state, mask=mask, cu_seqlens=cu_seqlens, form=form, backend=backend)
-        return Predicted(self.head(hidden), state)
+        return Predicted(self.logits(hidden), state)
+
+    def logits(self, hidden: Float[Tensor, "*axes d"]) -> Float[Tensor, "*axes rows"]:
+        """What the head, and its cap, make of what `hidden` returned."""
+        logits, cap = self.head(hidden), self.config.logit_cap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def hidden(
         self,
@@ -105,7 +122,7 @@ class LanguageModel(Stack[ModelConfig]):
         form: str = "auto",
         backend: str = "auto",
     ) -> tuple[Float[Tensor, "b t d"], ModelState]:
-        """What `head` turns into logits, and the state: for whoever needs the logits of a few positions only."""
+        """What `logits` turns into them, and the state: for whoever needs the logits of a few positions only."""
         self.check_ids(ids)
         self.check_state(state, self.config.depth)
         self.check_form(form)
@@ -115,5 +132,10 @@ class LanguageModel(Stack[ModelConfig]):
         ids = self.known(
             ids if real is None else ids.masked_fill(~real, 0), self.config.vocab_size, self.config.vocab_rows
         )
-        x, states = self.through(self.embedding(ids), state, mask=real, cu_seqlens=offsets, form=form, backend=backend)
+        x, states = self.through(self._embedded(ids), state, mask=real, cu_seqlens=offsets, form=form, backend=backend)
         return x, ModelState(cast(list[State], states))
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        x, scale = self.embedding(ids), self.config.embedding_scale
+        x = x if scale == 1 else x * scale
+        return x if self.embedding_norm is None else self.embedding_norm(x)

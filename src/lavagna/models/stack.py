@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from lavagna.forms import FORMS
 from lavagna.models.block import Block
 from lavagna.models.stack_config import StackConfig
-from lavagna.modules.norm import RMSNorm
+from lavagna.modules.norm import NORMS
 from lavagna.state import ModelState, State
 
 C = TypeVar("C", bound=StackConfig)
@@ -57,16 +57,16 @@ class Stack(nn.Module, ABC, Generic[C]):
         """The state before the first step, for `batch` sequences."""
 
     def build_blocks(self) -> None:
-        """Make the blocks and the norm behind them."""
+        """Make the blocks and the norm behind them, which is of the last block's kind."""
         self.blocks = nn.ModuleList(Block(self.config, index) for index in range(self.config.depth))
-        self.norm = RMSNorm(self.config.d_model, eps=self.config.norm_eps)
+        self.norm = NORMS[self.each_block[-1].around.norm](self.config.d_model, eps=self.config.norm_eps)
 
     def reset_blocks(self) -> None:
         """Set what `build_blocks` made, as the papers say."""
         residuals = sum(block.residuals for block in self.each_block)
         for block in self.each_block:
             block.reset_parameters(residuals)
-        self.norm.reset_parameters()
+        self.norm.reset_parameters()  # pyright: ignore[reportCallIssue]
 
     @property
     def each_block(self) -> list[Block]:
@@ -85,7 +85,7 @@ class Stack(nn.Module, ABC, Generic[C]):
 
     def initial_states(self, batch: int, device: torch.device | str | None, dtype: torch.dtype | None) -> list[State]:
         """Each block's state before the first step, for `batch` sequences."""
-        return [block.mixer.initial_state(batch, device=device, dtype=dtype) for block in self.each_block]
+        return [block.initial_state(batch, device=device, dtype=dtype) for block in self.each_block]
 
     def through(
         self,
@@ -98,18 +98,19 @@ class Stack(nn.Module, ABC, Generic[C]):
         backend: str,
     ) -> tuple[Float[Tensor, "b t d"], list[State | None]]:
         """What the blocks and the norm make of a sequence, and the states after it; None of what reads both ways."""
-        states = []
+        states, handed = [], {}
         for index, block in enumerate(self.each_block):
             options = {"mask": mask, "cu_seqlens": cu_seqlens, "backend": backend}
             options["form"] = form if form in block.mixer.forms else "auto"
-            x, after = self._run(block, x, None if state is None else state[index], options)
+            given, name = None if state is None else state[index], block.mixer.name
+            x, after, handed[name] = self._run(block, x, given, handed.get(name), options)
             states.append(after)
         return self.norm(x), states
 
-    def _run(self, block: nn.Module, x: Tensor, state: object, options: dict) -> tuple:
+    def _run(self, block: nn.Module, x: Tensor, state: object, handed: Tensor | None, options: dict) -> tuple:
         if self.checkpointing and torch.is_grad_enabled():
-            return checkpoint(block, x, state, use_reentrant=False, **options)
-        return block(x, state, **options)
+            return checkpoint(block, x, state, handed, use_reentrant=False, **options)
+        return block(x, state, handed, **options)
 
     def known(self, ids: Int[Tensor, "b t"], size: int, rows: int) -> Int[Tensor, "b t"]:
         """The ids themselves; raises ValueError where one is beyond the vocabulary."""

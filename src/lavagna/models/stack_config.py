@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NoReturn, Self, cast
 import torch
 
 from lavagna.layers import registry
+from lavagna.models import surroundings
 
 
 class Options(dict):
@@ -43,8 +44,11 @@ class StackConfig:
       block to the last and is cut at `depth`: `["gla", "gla", "softmax_attention"]` at depth 4 is gla, gla,
       softmax_attention, gla.
     - options: the layer's options; for a hybrid either options that all its layers take, or name -> options.
-    - mlp_factor: width of each block's SwiGLU as a multiple of `d_model`, 0 for none. None takes the paper's block:
-      8/3, and none where the paper's block is the mixer alone (Mamba-2).
+    - mlp_factor: width of each block's feed-forward net as a multiple of `d_model`, 0 for none. None takes the paper's:
+      a SwiGLU of 8/3 mostly, RWKV's channel mix, none where the paper's block is the mixer alone (Mamba-2).
+    - block: what else stands around the mixer, where it is not the paper's; as `options`, for all layers or by name:
+      "norm" ("rms", "layer", "zero_centered_rms"), "norm_place" ("pre", or "post": behind each half instead of before
+      it), "mlp" (a name in `FEED_FORWARDS`, or None) and "mlp_width", exact.
     - dropout: the share of the numbers of each branch that training sets to zero before they join the stream.
 
     A subclass is one kind of model: it names its `kind`, adds fields, and lists those that are counts in `counts`.
@@ -57,6 +61,7 @@ class StackConfig:
     depth: int
     options: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     mlp_factor: float | None = field(default=None, kw_only=True)
+    block: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     norm_eps: float = field(default=1e-5, kw_only=True)
     dropout: float = field(default=0.0, kw_only=True)
 
@@ -71,9 +76,10 @@ class StackConfig:
                 raise self.refusal(f"{name} must be an int >= 1, but came as {value!r}.")
         self._check_numbers()
         self._check_layers()
-        if not isinstance(self.options, Mapping):
-            raise self.refusal(f"options must be a dict, but came as {self.options!r}.")
-        object.__setattr__(self, "options", Options(self.options))
+        for name in ("options", "block"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise self.refusal(f"{name} must be a dict, but came as {getattr(self, name)!r}.")
+            object.__setattr__(self, name, Options(getattr(self, name)))
         self._check_options()
 
     @property
@@ -84,7 +90,11 @@ class StackConfig:
 
     def layer_options(self, name: str) -> dict[str, Any]:
         """The options that one of the layers gets."""
-        return dict(self.options[name] if self._by_layer() and name in self.options else self._shared())
+        return dict(self._of(self.options, name))
+
+    def block_choices(self, name: str) -> dict[str, Any]:
+        """What is chosen for the blocks of one of the layers; the rest is the paper's."""
+        return dict(self._of(self.block, name))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, all of them, defaults too."""
@@ -110,14 +120,10 @@ class StackConfig:
         """An error that names this config."""
         return ValueError(f"{type(self).__name__}: {text}")
 
-    def _by_layer(self) -> bool:
-        names = set(self.layers)
-        return bool(self.options) and all(
-            key in names and isinstance(value, Mapping) for key, value in self.options.items()
-        )
-
-    def _shared(self) -> Mapping[str, Any]:
-        return {} if self._by_layer() else self.options
+    def _of(self, given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        """What is given for one layer: by its name, or for all alike."""
+        by_layer = given and all(key in self.layers and isinstance(value, Mapping) for key, value in given.items())
+        return given.get(name, {}) if by_layer else given
 
     def _check_numbers(self) -> None:
         for name in ("mlp_factor", "norm_eps", "dropout"):
@@ -144,3 +150,8 @@ class StackConfig:
         with torch.device("meta"):
             for name in dict.fromkeys(self.layers):
                 registry.build(name, self.d_model, **self.layer_options(name))
+        for name in dict.fromkeys(self.layers):
+            try:
+                surroundings.refuse(self.block_choices(name))
+            except ValueError as error:
+                raise self.refusal(str(error)) from None

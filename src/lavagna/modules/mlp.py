@@ -1,22 +1,22 @@
-"""The feed-forward half of a block."""
+"""Gated feed-forward nets, each step by itself."""
 
-import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor, nn
+from functools import partial
 
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from lavagna.modules.activation import ACTIVATIONS
+from lavagna.modules.feed_forward import FeedForward
 from lavagna.modules.linear import Linear
+from lavagna.modules.steps import Steps
 
 
-class SwiGLU(nn.Module):
-    """A gated feed-forward net, `down(silu(gate(x)) * up(x))`. Hidden width 8/3 d, rounded up to a multiple of 16.
+class GatedMLP(FeedForward):
+    """`down(activation(gate(x)) * up(x))`, `hidden` channels inside. Shazeer 2020, arXiv 2002.05202."""
 
-    Shazeer 2020, arXiv 2002.05202.
-    """
-
-    def __init__(self, d_model: int, *, hidden: int | None = None) -> None:
+    def __init__(self, d_model: int, hidden: int, *, activation: str, layer_index: int = 0, depth: int = 1) -> None:
         super().__init__()
-        hidden = -(-8 * d_model // 3 // 16) * 16 if hidden is None else hidden
-        self.hidden = hidden
+        self.activation = activation
         self.gate_up = Linear(d_model, 2 * hidden)
         self.down = Linear(hidden, d_model)
 
@@ -25,6 +25,18 @@ class SwiGLU(nn.Module):
         self.gate_up.reset_parameters()
         self.down.reset_parameters()
 
-    def forward(self, x: Float[Tensor, "*axes d"]) -> Float[Tensor, "*axes d"]:
+    @property
+    def last(self) -> Tensor:
+        """The map back to the model's width."""
+        return self.down.weight
+
+    def forward(
+        self, x: Float[Tensor, "b t d"], tensors: dict[str, Shaped[Tensor, "..."]], steps: Steps
+    ) -> tuple[Float[Tensor, "b t d"], dict[str, Shaped[Tensor, "..."]]]:
         gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(F.silu(gate) * up)
+        return self.down(ACTIVATIONS[self.activation](gate) * up), {}
+
+
+swiglu = partial(GatedMLP, activation="silu")
+geglu = partial(GatedMLP, activation="gelu")
+geglu_tanh = partial(GatedMLP, activation="gelu_tanh")

@@ -1,5 +1,8 @@
 """Norms over the last axis, computed in float32 at least, plain and with the gates that papers put around them."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Shaped
@@ -13,18 +16,18 @@ from lavagna.modules.weight_decay import exempt
 class RMSNorm(nn.Module):
     """`x / sqrt(mean(x^2) + eps) * weight` over the last axis; on (b, t, h, v) it is one norm a head.
 
-    Zhang and Sennrich 2019, arXiv 1910.07467.
+    With `zero_centered` the factor is `1 + weight` (Gemma, Qwen3-Next). Zhang and Sennrich 2019, arXiv 1910.07467.
     """
 
-    def __init__(self, width: int, *, eps: float = 1e-5, affine: bool = True) -> None:
+    def __init__(self, width: int, *, eps: float = 1e-5, affine: bool = True, zero_centered: bool = False) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps, self.zero_centered = eps, zero_centered
         self.weight = nn.Parameter(torch.empty(width)) if affine else None
 
     def reset_parameters(self) -> None:
-        """Weights one."""
+        """Factors one."""
         if self.weight is not None:
-            nn.init.ones_(self.weight)
+            nn.init.constant_(self.weight, 0 if self.zero_centered else 1)
             exempt(self.weight)
 
     def forward(self, x: Shaped[Tensor, "*axes width"]) -> Shaped[Tensor, "*axes width"]:
@@ -32,11 +35,13 @@ class RMSNorm(nn.Module):
 
     def _normalized(self, x: Tensor) -> Tensor:
         y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
-        return y if self.weight is None else y * self.weight
+        if self.weight is None:
+            return y
+        return y * (1 + wide(self.weight)) if self.zero_centered else y * self.weight
 
     def extra_repr(self) -> str:
         width = None if self.weight is None else self.weight.shape[0]
-        return f"weight={width}, eps={self.eps}"
+        return f"weight={width}, eps={self.eps}" + (", zero_centered=True" if self.zero_centered else "")
 
 
 class HeadNorm(nn.Module):
@@ -72,6 +77,24 @@ class HeadNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.heads}, {self.size}, eps={self.eps}, bias={self.bias is not None}"
+
+
+class LayerNorm(HeadNorm):
+    """One norm over all channels, with a mean taken away: a `HeadNorm` of one head. Ba et al. 2016."""
+
+    def __init__(self, width: int, *, eps: float = 1e-5, bias: bool = True) -> None:
+        super().__init__(1, width, eps=eps, bias=bias)
+
+    def forward(self, x: Shaped[Tensor, "*axes width"]) -> Shaped[Tensor, "*axes width"]:
+        return super().forward(x.unsqueeze(-2)).squeeze(-2)
+
+
+# What may stand before the halves of a block and behind the last one, by name: builders (width, eps=).
+NORMS: dict[str, Callable[..., nn.Module]] = {
+    "rms": RMSNorm,
+    "layer": LayerNorm,
+    "zero_centered_rms": partial(RMSNorm, zero_centered=True),
+}
 
 
 class GatedRMSNorm(RMSNorm):

@@ -34,6 +34,8 @@ class Steps:
         self.mask = None if mask is None else as_mask(call, mask, self.batch, self.length)
         self.offsets = None if cu_seqlens is None else as_offsets(call, cu_seqlens, self.batch, self.length)
         self.form, self.backend, self.fresh = form, backend, fresh
+        # What an earlier layer of the same call handed on, (b, t, ...), and what goes on to the next: `Layer.hands_on`.
+        self.handed: Tensor | None = None
         self.rows = self._compact()
 
     @property
