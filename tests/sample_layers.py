@@ -18,6 +18,8 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "kda grouped": ("kda", {"heads": 2, "value_heads": 4, "max_beta": 2.0, "gate_rank": 3, "gate_bias": False}),
     "kda bounded": ("kda", {"heads": 4, "lower_bound": -5.0, "expand": 2, "conv_size": 0}),
     "mamba narrow": ("mamba", {"d_state": 3, "dt_rank": 1, "conv_size": 2, "expand": 0.5}),
+    "mamba normed": ("mamba", {"norm": True, "bias": True, "conv_bias": False, "d_state": 4}),
+    "mamba2 biased": ("mamba2", {"heads": 4, "bias": True, "conv_bias": False, "d_state": 4}),
     "mamba2 grouped": ("mamba2", {"heads": 4, "groups": 2, "d_state": 5, "dt_limit": (0.01, 0.05)}),
     "s5 blocks": ("s5", {"d_state": 12, "blocks": 3, "readout": "normal", "step_rescale": 2.0}),
     "hyena deep": ("hyena", {"order": 3, "max_length": 100, "bands": 2, "filter_width": 8}),

@@ -8,16 +8,19 @@ import torch.nn.functional as F
 
 import lavagna as lv
 from lavagna import layers
-from sample_layers import D, build, convolved, distance, text
+from sample_layers import D, build, convolved, distance, rms, text
 
 FORMS = ["recurrent", "scan", "chunkwise", "parallel", "auto"]
 
 
 def written_out(layer, u):
     """The selective scan of one sequence (t, d), step by step and channel by channel, in the letters of the paper."""
-    x = F.silu(convolved(u @ layer.x.weight.T, layer.conv.weight, layer.conv.bias))
+    inner, gate, outer, bias = (0 if b is None else b for b in biases(layer))
+    x = F.silu(convolved(u @ layer.x.weight.T + inner, layer.conv.weight, bias))
     rank, n, _ = layer.sizes
     s, B, C = (x @ layer.sbc.weight.T).split([rank, n, n], -1)
+    if layer.norm is not None:
+        s, B, C = (rms(part, layer.norm.eps) for part in (s, B, C))
     delta = torch.log1p(torch.exp(s @ layer.step.weight.T + layer.dt_bias))
     A = -torch.exp(layer.A_log)
     y = torch.zeros_like(x)
@@ -26,10 +29,14 @@ def written_out(layer, u):
         for t in range(len(u)):
             h = torch.exp(delta[t, c] * A[c]) * h + delta[t, c] * B[t] * x[t, c]
             y[t, c] = C[t] @ h + layer.D[c] * x[t, c]
-    return (y * F.silu(u @ layer.gate.weight.T)) @ layer.out.weight.T
+    return (y * F.silu(u @ layer.gate.weight.T + gate)) @ layer.out.weight.T + outer
 
 
-@pytest.mark.parametrize("variant", ["mamba", "mamba narrow"])
+def biases(layer):
+    return layer.x.bias, layer.gate.bias, layer.out.bias, layer.conv.bias
+
+
+@pytest.mark.parametrize("variant", ["mamba", "mamba narrow", "mamba normed"])
 @pytest.mark.parametrize("form", FORMS)
 def test_it_is_its_recurrence(variant, form, device):
     layer, x = build(variant, device), text(device, 2, 7)

@@ -11,10 +11,12 @@ from sample_layers import D, build, convolved, distance, rms, text
 def written_out(layer, u):
     """The recurrence of one sequence (t, d), head by head, in the letters of the paper."""
     (heads, size), (groups, n) = layer.values, layer.keys
-    mixed = F.silu(convolved(u @ layer.xbc.weight.T, layer.conv.weight, layer.conv.bias))
+    parts = (layer.xbc, layer.step, layer.gate, layer.out, layer.conv)
+    inner, step, gating, outer, bias = (0 if part.bias is None else part.bias for part in parts)
+    mixed = F.silu(convolved(u @ layer.xbc.weight.T + inner, layer.conv.weight, bias))
     x, B, C = mixed.split([heads * size, groups * n, groups * n], -1)
     x, B, C = x.reshape(-1, heads, size), B.reshape(-1, groups, n), C.reshape(-1, groups, n)
-    dt = torch.log1p(torch.exp(u @ layer.step.weight.T + layer.dt_bias)).clamp(*layer.dt_limit)
+    dt = torch.log1p(torch.exp(u @ layer.step.weight.T + step + layer.dt_bias)).clamp(*layer.dt_limit)
     y = torch.zeros_like(x)
     for h in range(heads):
         group = h // (heads // groups)
@@ -22,13 +24,13 @@ def written_out(layer, u):
         for t in range(len(u)):
             S = torch.exp(-dt[t, h] * layer.A_log[h].exp()) * S + dt[t, h] * torch.outer(x[t, h], B[t, group])
             y[t, h] = S @ C[t, group] + layer.D[h] * x[t, h]
-    gate, after = F.silu(u @ layer.gate.weight.T), layer.norm.norm_before_gate
+    gate, after = F.silu(u @ layer.gate.weight.T + gating), layer.norm.norm_before_gate
     y = y.flatten(1) * (1 if after else gate)
     y = rms(y.reshape(len(u), groups, -1), layer.norm.eps).flatten(1) * layer.norm.weight * (gate if after else 1)
-    return y @ layer.out.weight.T
+    return y @ layer.out.weight.T + outer
 
 
-@pytest.mark.parametrize("variant", ["mamba2", "mamba2 grouped", "mamba2 per channel"])
+@pytest.mark.parametrize("variant", ["mamba2", "mamba2 grouped", "mamba2 per channel", "mamba2 biased"])
 def test_it_is_its_recurrence(device, variant):
     layer, x = build(variant, device), text(device, 2, 9)
     assert distance(layer(x).y, torch.stack([written_out(layer, row) for row in x])) < 1e-12

@@ -9,12 +9,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lavagna.checkpoints.files import CONFIG
 from lavagna.checkpoints.folder import whole_folder
+from lavagna.checkpoints.plan import FORMAT
 from lavagna.data import TOKENIZER_FILES, AbstractTokenizer
 from lavagna.models import Stack
 
-FORMAT = "lavagna-checkpoint-1"
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+WEIGHTS = "model.safetensors"
 FILES = frozenset({WEIGHTS, CONFIG}) | TOKENIZER_FILES
 
 

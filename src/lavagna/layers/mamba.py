@@ -10,7 +10,8 @@ from lavagna.layers.layer import Layer
 from lavagna.modules.decay import reset_steps, step_size
 from lavagna.modules.heads import expanded
 from lavagna.modules.linear import Linear, WideLinear
-from lavagna.modules.options import whole
+from lavagna.modules.norm import RMSNorm
+from lavagna.modules.options import number, switch, whole
 from lavagna.modules.precision import wide, wide_dtype
 from lavagna.modules.short_conv import ShortConv
 from lavagna.modules.steps import Steps
@@ -31,11 +32,13 @@ class Mamba(Layer):
 
     - expand: channels over d_model, 2; d_state: numbers a channel remembers, 16.
     - dt_rank: width of s, d_model / 16 rounded up by default; decays and step sizes are float32 at least.
+    - bias, conv_bias: whether the projections in and out, and the convolution, have biases: no, and yes.
+    - norm: divide s, B and C by the root of their mean square plus `norm_eps` (Falcon Mamba).
     - depth: how many layers the model has; the output weights start smaller by its square root.
 
     State: `memory` (b, channels, 1, d_state), `window` (b, conv_size - 1, channels). Initial A is -1, -2, ..., -d_state
     in every channel, D is 1, step sizes softplus(dt_bias) log-uniform in [1e-3, 0.1].
-    Gu and Dao 2023, arXiv 2312.00752; `Mamba` of mamba_ssm.
+    Gu and Dao 2023, arXiv 2312.00752; `Mamba` of mamba_ssm. Zuo et al. 2024, arXiv 2410.05355 (`norm`).
     """
 
     name = "mamba"
@@ -49,21 +52,30 @@ class Mamba(Layer):
         expand: float = 2,
         conv_size: int = 4,
         dt_rank: int | None = None,
+        bias: bool = False,
+        conv_bias: bool = True,
+        norm: bool = False,
+        norm_eps: float = 1e-6,
         depth: int | None = None,
     ) -> None:
         super().__init__(d_model)
+        for option, given in {"bias": bias, "conv_bias": conv_bias, "norm": norm}.items():
+            switch(self.name, option, given)
+        number(self.name, "norm_eps", norm_eps, zero=True)
         channels = expanded(self.name, "d_model", d_model, expand)
         rank = -(-d_model // 16) if dt_rank is None else dt_rank
         sizes = {"d_state": d_state, "conv_size": conv_size, "dt_rank": rank, "depth": 1 if depth is None else depth}
         for option, given in sizes.items():
             whole(self.name, option, given)
         self.depth, self.sizes = depth, [rank, d_state, d_state]
-        self.x = Linear(d_model, channels)
-        self.gate = Linear(d_model, channels)
-        self.conv = ShortConv(channels, conv_size, bias=True)
+        self.x = Linear(d_model, channels, bias=bias)
+        self.gate = Linear(d_model, channels, bias=bias)
+        self.conv = ShortConv(channels, conv_size, bias=conv_bias)
         self.sbc = Linear(channels, sum(self.sizes))
         self.step = WideLinear(rank, channels)
-        self.out = Linear(channels, d_model)
+        # Without weights it fits vectors of any width.
+        self.norm = RMSNorm(d_state, eps=norm_eps, affine=False) if norm else None
+        self.out = Linear(channels, d_model, bias=bias)
         self.A_log = nn.Parameter(torch.empty(channels, d_state))
         self.D, self.dt_bias = (nn.Parameter(torch.empty(channels)) for _ in range(2))
         self.reset_parameters()
@@ -88,7 +100,7 @@ class Mamba(Layer):
         gate = self.gate(x)
         x, window = self.conv(self.x(x), state.window, steps)
         x = F.silu(x)
-        s, B, C = self.sbc(x).split(self.sizes, -1)
+        s, B, C = (part if self.norm is None else self.norm(part) for part in self.sbc(x).split(self.sizes, -1))
         dt = step_size(self.step(s), self.dt_bias)
         a = diagonal(-wide(self.A_log).exp()[None, None], step=dt.unsqueeze(-1))
         write = (dt * x).to(B.dtype).unsqueeze(-1)

@@ -34,6 +34,7 @@ class Mamba2(Layer):
     - d_state: width of B and C, d_model up to 128 by default; groups: how many B and C there are, 1.
     - dt_limit: smallest and largest step size. Decays and step sizes are float32 at least.
     - D_per_channel: one D for each channel of x, False for one a head.
+    - bias, conv_bias: whether the projections in and out, and the convolution, have biases: no, and yes.
     - depth: how many layers the model has; the output weights start smaller by its square root.
 
     State: `memory` (b, h, head_dim, d_state), `window` (b, conv_size - 1, channels of x, B, C). Initial rates
@@ -57,13 +58,16 @@ class Mamba2(Layer):
         dt_limit: tuple[float, float] = (0.0, float("inf")),
         D_per_channel: bool = False,
         norm_before_gate: bool = False,
+        bias: bool = False,
+        conv_bias: bool = True,
         norm_eps: float = 1e-5,
         depth: int | None = None,
     ) -> None:
         super().__init__(d_model)
         number(self.name, "norm_eps", norm_eps, zero=True)
-        switch(self.name, "D_per_channel", D_per_channel)
-        switch(self.name, "norm_before_gate", norm_before_gate)
+        switches = {"D_per_channel": D_per_channel, "norm_before_gate": norm_before_gate}
+        for option, given in (switches | {"bias": bias, "conv_bias": conv_bias}).items():
+            switch(self.name, option, given)
         width = expanded(self.name, "d_model", d_model, expand)
         self.values = heads_of(self.name, width, heads, head_dim, what="expand * d_model")
         self.keys = Heads(groups, min(d_model, 128) if d_state is None else d_state)
@@ -71,12 +75,12 @@ class Mamba2(Layer):
         self.dt_limit, self.depth = dt_limit, depth
         inner, width = self.values.count * self.values.size, groups * self.keys.size
         self.sizes = [inner, width, width]
-        self.gate = Linear(d_model, inner)
-        self.xbc = Linear(d_model, sum(self.sizes))
-        self.step = WideLinear(d_model, self.values.count)
-        self.conv = ShortConv(sum(self.sizes), conv_size, bias=True)
+        self.gate = Linear(d_model, inner, bias=bias)
+        self.xbc = Linear(d_model, sum(self.sizes), bias=bias)
+        self.step = WideLinear(d_model, self.values.count, bias=bias)
+        self.conv = ShortConv(sum(self.sizes), conv_size, bias=conv_bias)
         self.norm = GroupedRMSNorm(inner, groups=groups, norm_before_gate=norm_before_gate, eps=norm_eps)
-        self.out = Linear(inner, d_model)
+        self.out = Linear(inner, d_model, bias=bias)
         self.A_log, self.dt_bias = (nn.Parameter(torch.empty(self.values.count)) for _ in range(2))
         self.D = nn.Parameter(torch.empty(self.values if D_per_channel else self.values.count))
         self.reset_parameters()

@@ -1,0 +1,51 @@
+"""What a foreign format is: how it is known, what model it describes, and how its tensors become ours."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
+
+from lavagna.checkpoints.rules import Rule
+from lavagna.models import ModelConfig
+
+Config = Mapping[str, Any]
+
+
+class Format(ABC):
+    """A way in which others write down a model. One subclass a file, one line in `formats/__init__.py`.
+
+    `config` is the content of config.json, empty where there is none. Errors of a method that reads it, a missing key
+    or a value that no layer takes, become errors that name the file and the format.
+    """
+
+    name: ClassVar[str]
+    # Their names of the embedding and the head where both may be one matrix: a tied file may have either or both.
+    tied: ClassVar[tuple[str, str] | None] = None
+
+    @abstractmethod
+    def recognizes(self, config: Config, names: Collection[str]) -> bool:
+        """Whether a config and the names of a file's tensors are of this format. Never by the file's name."""
+
+    @abstractmethod
+    def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
+        """Our configuration of the model that is described."""
+
+    @abstractmethod
+    def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
+        """How each parameter of ours is made. Where the embedding is tied, the head has no rule."""
+
+    @abstractmethod
+    def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
+        """The content of a config.json that describes a model of ours; empty where the format has none.
+
+        For models that came from elsewhere: one that came from this format keeps its own. Raises ValueError where the
+        format can't hold it.
+        """
+
+    def unused(self, names: Collection[str]) -> set[str]:
+        """Tensors of a file that the model does without. They are kept for the way back."""
+        return set()
+
+
+def vocabulary(size: int, rows: int) -> dict[str, int]:
+    """The fields of a `ModelConfig` for a vocabulary whose matrices have more rows than there are tokens."""
+    return {"vocab_size": size, "vocab_multiple": rows if rows > size else 1}

@@ -1,0 +1,33 @@
+"""The foreign formats that are read. A new one is a file beside this one and a line here."""
+
+from collections.abc import Collection, Mapping
+from importlib import import_module
+from typing import Any
+
+from lavagna.checkpoints.format import Format
+
+# The first that recognizes a checkpoint has it.
+FORMATS: dict[str, str] = {
+    "mamba": "mamba:Mamba",
+    "falcon_mamba": "mamba:FalconMamba",
+    "mamba2": "mamba2:Mamba2",
+    "state_spaces": "state_spaces:StateSpaces",
+}
+
+
+def names() -> list[str]:
+    """The name of every format."""
+    return list(FORMATS)
+
+
+def of_name(name: str) -> Format:
+    """The format of a name. Raises ValueError on an unknown name."""
+    if name not in FORMATS:
+        raise ValueError(f"checkpoints: there is no format {name!r}. Known are {', '.join(FORMATS)}.")
+    module, found = FORMATS[name].split(":")
+    return getattr(import_module(f"lavagna.checkpoints.formats.{module}"), found)()
+
+
+def recognized(config: Mapping[str, Any], names: Collection[str]) -> Format | None:
+    """The format of a checkpoint by its contents, None where none knows it."""
+    return next((each for each in map(of_name, FORMATS) if each.recognizes(config, names)), None)

@@ -1,0 +1,130 @@
+"""Mamba and Falcon Mamba as Hugging Face's transformers write them."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from lavagna.checkpoints.format import Config, Format, vocabulary
+from lavagna.checkpoints.rules import Rule, parted, same, squeeze
+from lavagna.layers import registry
+from lavagna.models import ModelConfig
+
+EMBEDDING, HEAD = "backbone.embeddings.weight", "lm_head.weight"
+
+
+class Mamba(Format):
+    """`MambaForCausalLM`: `in_proj` holds x and the gate, `x_proj` s, B and C, and the step sizes' bias is a bias."""
+
+    name = "mamba"
+    tied = (EMBEDDING, HEAD)
+
+    def recognizes(self, config: Config, names: Collection[str]) -> bool:
+        return config.get("model_type") == self.name and EMBEDDING in names
+
+    def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
+        width, rank = config["hidden_size"], config.get("time_step_rank", "auto")
+        silu_only(config)
+        options = {
+            "d_state": config["state_size"],
+            "expand": config.get("expand", 2),
+            "conv_size": config.get("conv_kernel", 4),
+            "dt_rank": -(-width // 16) if rank == "auto" else rank,
+            "bias": config.get("use_bias", False),
+            "conv_bias": config.get("use_conv_bias", True),
+        }
+        return ModelConfig(
+            layer="mamba",
+            d_model=width,
+            depth=config["num_hidden_layers"],
+            tie_embeddings=config.get("tie_word_embeddings", True),
+            norm_eps=config.get("layer_norm_epsilon", 1e-5),
+            options=options | self.more_options(config),
+            **vocabulary(config["vocab_size"], shapes[EMBEDDING][0]),
+        )
+
+    def more_options(self, config: Config) -> dict[str, Any]:
+        """What sets this kind of Mamba apart."""
+        return {}
+
+    def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
+        return [*frame(model_config), *mamba_rules(model_config)]
+
+    def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
+        options = registry.options("mamba") | model_config.layer_options("mamba")
+        width = model_config.d_model
+        rank = options["dt_rank"]
+        return {
+            "architectures": [type(self).__name__ + "ForCausalLM"],
+            "model_type": self.name,
+            "vocab_size": model_config.vocab_rows,
+            "hidden_size": width,
+            "intermediate_size": int(width * options["expand"]),
+            "state_size": options["d_state"],
+            "num_hidden_layers": model_config.depth,
+            "layer_norm_epsilon": model_config.norm_eps,
+            "expand": options["expand"],
+            "conv_kernel": options["conv_size"],
+            "use_bias": options["bias"],
+            "use_conv_bias": options["conv_bias"],
+            "hidden_act": "silu",
+            "time_step_rank": -(-width // 16) if rank is None else rank,
+            "tie_word_embeddings": model_config.tie_embeddings,
+        }
+
+
+class FalconMamba(Mamba):
+    """`FalconMambaForCausalLM`: a Mamba that normalizes s, B and C, without weights."""
+
+    name = "falcon_mamba"
+
+    def more_options(self, config: Config) -> dict[str, Any]:
+        return {"norm": True, "norm_eps": config.get("mixer_rms_eps", 1e-6)}
+
+    def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
+        options = registry.options("mamba") | model_config.layer_options("mamba")
+        return super().foreign_config(model_config) | {"mixer_rms_eps": options["norm_eps"]}
+
+
+def silu_only(config: Config) -> None:
+    """Raises ValueError on an activation that is not SiLU."""
+    if config.get("hidden_act", "silu") not in ("silu", "swish"):
+        raise ValueError(f"hidden_act is {config['hidden_act']!r}, but the layer has SiLU.")
+
+
+def frame(model_config: ModelConfig, embedding: str = EMBEDDING) -> list[Rule]:
+    """What stands around the mixers of every kind of Mamba."""
+    rules = [same("embedding.weight", embedding), same("norm.weight", "backbone.norm_f.weight")]
+    rules += [
+        same(f"blocks.{index}.mixer_norm.weight", f"backbone.layers.{index}.norm.weight")
+        for index in range(model_config.depth)
+    ]
+    return rules if model_config.tie_embeddings else [*rules, same("head.weight", HEAD)]
+
+
+def mamba_rules(model_config: ModelConfig) -> list[Rule]:
+    """The mixers of a Mamba."""
+    options = registry.options("mamba") | model_config.layer_options("mamba")
+    channels = int(model_config.d_model * options["expand"])
+    rules = []
+    for index in range(model_config.depth):
+        ours, theirs = f"blocks.{index}.mixer", f"backbone.layers.{index}.mixer"
+        for kind in ("weight", "bias") if options["bias"] else ("weight",):
+            pair = [f"{ours}.x.{kind}", f"{ours}.gate.{kind}"]
+            rules += [
+                parted(pair, f"{theirs}.in_proj.{kind}", [channels, channels]),
+                same(f"{ours}.out.{kind}", f"{theirs}.out_proj.{kind}"),
+            ]
+        rules += [
+            *conv_rules(ours, theirs, bias=options["conv_bias"]),
+            same(f"{ours}.sbc.weight", f"{theirs}.x_proj.weight"),
+            same(f"{ours}.step.weight", f"{theirs}.dt_proj.weight"),
+            same(f"{ours}.dt_bias", f"{theirs}.dt_proj.bias"),
+            same(f"{ours}.A_log", f"{theirs}.A_log"),
+            same(f"{ours}.D", f"{theirs}.D"),
+        ]
+    return rules
+
+
+def conv_rules(ours: str, theirs: str, *, bias: bool) -> list[Rule]:
+    """A short convolution, whose filters torch's `Conv1d` gives an axis of one for the channels that each reads."""
+    rules = [same(f"{ours}.conv.weight", f"{theirs}.conv1d.weight", squeeze(1))]
+    return [*rules, same(f"{ours}.conv.bias", f"{theirs}.conv1d.bias")] if bias else rules

@@ -1,0 +1,109 @@
+"""Mamba-2 as Hugging Face's transformers write it."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from lavagna.checkpoints.format import Config, Format, vocabulary
+from lavagna.checkpoints.formats.mamba import EMBEDDING, HEAD, conv_rules, frame, silu_only
+from lavagna.checkpoints.rules import Rule, parted, reshape, same
+from lavagna.layers import registry
+from lavagna.layers.mamba2 import Mamba2 as Layer
+from lavagna.models import ModelConfig
+
+
+class Mamba2(Format):
+    """`Mamba2ForCausalLM`: `in_proj` holds the gate, then x, B and C, then the step sizes."""
+
+    name = "mamba2"
+    tied = (EMBEDDING, HEAD)
+
+    def recognizes(self, config: Config, names: Collection[str]) -> bool:
+        return config.get("model_type") == self.name and EMBEDDING in names
+
+    def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
+        silu_only(config)
+        options = {
+            "heads": config["num_heads"],
+            "head_dim": config["head_dim"],
+            "d_state": config["state_size"],
+            "groups": config["n_groups"],
+            "expand": config.get("expand", 2),
+            "conv_size": config.get("conv_kernel", 4),
+            "dt_limit": [_number(limit) for limit in config.get("time_step_limit", (0.0, "inf"))],
+            "bias": config.get("use_bias", False),
+            "conv_bias": config.get("use_conv_bias", True),
+            "norm_eps": config.get("layer_norm_epsilon", 1e-5),
+        }
+        return ModelConfig(
+            layer="mamba2",
+            d_model=config["hidden_size"],
+            depth=config["num_hidden_layers"],
+            tie_embeddings=config.get("tie_word_embeddings", False),
+            norm_eps=config.get("layer_norm_epsilon", 1e-5),
+            options=options,
+            **vocabulary(config["vocab_size"], shapes[EMBEDDING][0]),
+        )
+
+    def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
+        return [*frame(model_config), *mamba2_rules(model_config)]
+
+    def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
+        options, layer = registry.options("mamba2") | model_config.layer_options("mamba2"), layer_of(model_config)
+        return {
+            "architectures": ["Mamba2ForCausalLM"],
+            "model_type": self.name,
+            "vocab_size": model_config.vocab_rows,
+            "hidden_size": model_config.d_model,
+            "num_heads": layer.values.count,
+            "head_dim": layer.values.size,
+            "state_size": layer.keys.size,
+            "n_groups": layer.keys.count,
+            "num_hidden_layers": model_config.depth,
+            "layer_norm_epsilon": model_config.norm_eps,
+            "expand": options["expand"],
+            "conv_kernel": options["conv_size"],
+            "time_step_limit": list(options["dt_limit"]),
+            "use_bias": options["bias"],
+            "use_conv_bias": options["conv_bias"],
+            "hidden_act": "silu",
+            "tie_word_embeddings": model_config.tie_embeddings,
+        }
+
+
+def _number(value: Any) -> float:
+    # JSON has no infinity: transformers writes {"__float__": "Infinity"}.
+    return float(value["__float__"] if isinstance(value, Mapping) else value)
+
+
+def layer_of(model_config: ModelConfig) -> Layer:
+    """One of a model's layers, without memory: it knows the sizes that the options leave open."""
+    import torch
+
+    with torch.device("meta"):
+        layer = registry.build("mamba2", model_config.d_model, **model_config.layer_options("mamba2"))
+    assert isinstance(layer, Layer)
+    return layer
+
+
+def mamba2_rules(model_config: ModelConfig) -> list[Rule]:
+    """The mixers of a Mamba-2."""
+    options, layer = registry.options("mamba2") | model_config.layer_options("mamba2"), layer_of(model_config)
+    sizes = [layer.sizes[0], sum(layer.sizes), layer.values.count]
+    flat = [reshape(tuple(layer.D.shape), (layer.D.numel(),))] if layer.D.ndim == 2 else []
+    rules = []
+    for index in range(model_config.depth):
+        ours, theirs = f"blocks.{index}.mixer", f"backbone.layers.{index}.mixer"
+        for kind in ("weight", "bias") if options["bias"] else ("weight",):
+            parts = [f"{ours}.{part}.{kind}" for part in ("gate", "xbc", "step")]
+            rules += [
+                parted(parts, f"{theirs}.in_proj.{kind}", sizes),
+                same(f"{ours}.out.{kind}", f"{theirs}.out_proj.{kind}"),
+            ]
+        rules += [
+            *conv_rules(ours, theirs, bias=options["conv_bias"]),
+            same(f"{ours}.norm.weight", f"{theirs}.norm.weight"),
+            same(f"{ours}.dt_bias", f"{theirs}.dt_bias"),
+            same(f"{ours}.A_log", f"{theirs}.A_log"),
+            same(f"{ours}.D", f"{theirs}.D", *flat),
+        ]
+    return rules

@@ -1,0 +1,174 @@
+"""How a checkpoint becomes a model: found out and checked before a number is read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lavagna.checkpoints import formats
+from lavagna.checkpoints.files import CONFIG, open_weights, read_json
+from lavagna.checkpoints.format import Config, Format
+from lavagna.checkpoints.rules import Rule, same
+from lavagna.checkpoints.weights import Weights
+from lavagna.models import ModelConfig
+from lavagna.models.kinds import outline, read_config
+from lavagna.models.stack import Stack
+
+FORMAT = "lavagna-checkpoint-1"
+EMBEDDING, HEAD = "embedding.weight", "head.weight"
+OURS = "lavagna"
+# Faults that an error message lists before it stops.
+LISTED = 6
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An outline of a model, and the rules by which its parameters are made of the tensors of a checkpoint.
+
+    - format: the name of the format, "lavagna" for our own.
+    - config: what config.json says.
+    - model: the model, on the meta device.
+    - unused: tensors that the model does without.
+    - twins: two names of one matrix, both of them in the file, of which the rules read the first.
+    """
+
+    format: str
+    config: Config
+    model: Stack
+    rules: list[Rule]
+    weights: Weights
+    unused: frozenset[str] = frozenset()
+    twins: tuple[str, str] | None = None
+
+
+def plan(path: Path) -> Plan:
+    """Find out what is at a path and check that every tensor of it fits.
+
+    Raises FileNotFoundError where files are missing, ValueError where the format is unknown or the tensors are not
+    those of the configuration.
+    """
+    config = _config(path)
+    if "format" in config:
+        made = _ours(path, config)
+    else:
+        made = _foreign(path, config)
+    _check(made)
+    return made
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """What config.json says; nothing where there is none, or where a single file tells enough by itself."""
+    if not path.exists():
+        raise FileNotFoundError(f"load: there is nothing at '{path}'. Give a checkpoint's folder or file.")
+    file = (path if path.is_dir() else path.parent) / CONFIG
+    return read_json(file) if file.is_file() else {}
+
+
+def _ours(path: Path, config: Config) -> Plan:
+    folder = path if path.is_dir() else path.parent
+    file = folder / CONFIG
+    if config["format"] != FORMAT:
+        raise ValueError(
+            f"load: '{file}' is {config['format']}, but this version of lavagna reads {FORMAT}. Use the version that "
+            "wrote it, or save it again."
+        )
+    try:
+        if not isinstance(config.get("model"), dict):
+            raise ValueError(f"It wants an object under 'model', but has {config.get('model')!r}.")
+        # Folders from before there were other kinds don't say that theirs is a language model.
+        model = outline(read_config(config.get("kind", ModelConfig.kind), config["model"]))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"load: '{file}' describes no model. {error}") from None
+    rules = [same(name, name) for name in model.state_dict()]
+    return _tied(Plan(OURS, config, model, rules, open_weights(path)), (EMBEDDING, HEAD))
+
+
+def _foreign(path: Path, config: Config) -> Plan:
+    weights = open_weights(path)
+    format, config = _recognized(path, config, weights)
+    try:
+        described = format.model_config(config, weights.shapes)
+        model = outline(described)
+        rules = format.rules(config, described)
+    except KeyError as error:
+        raise ValueError(
+            f"load: '{path}' looks like {format.name}, but has no {error} in its config.json or tensors. Copy both "
+            "again from one place."
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"load: '{path}' looks like {format.name}, but describes no model of ours. {error}") from None
+    unused = frozenset(format.unused(weights.entries))
+    return _tied(Plan(format.name, config, model, rules, weights, unused), format.tied)
+
+
+def _recognized(path: Path, config: Config, weights: Weights) -> tuple[Format, Config]:
+    names = weights.entries
+    # A file given alone may lie among others, with a config.json that is not its own.
+    for said in [config] if path.is_dir() else [{}, config]:
+        if (format := formats.recognized(said, names)) is not None:
+            return format, said
+    kind = f"model_type {config['model_type']!r}" if "model_type" in config else "no model_type"
+    first = ", ".join(list(names)[:3])
+    raise ValueError(
+        f"load: '{path}' is of no format that is known, with {kind} and tensors such as {first}. "
+        f"Known are {', '.join(formats.names())}, and folders that lavagna.save wrote."
+    )
+
+
+def _tied(made: Plan, names: tuple[str, str] | None) -> Plan:
+    """With tied embeddings either name will do, and both where they hold the same."""
+    if names is None or not getattr(made.model.config, "tie_embeddings", False):
+        return made
+    embedding, head = names
+    if head not in made.weights.entries:
+        return made
+    if embedding in made.weights.entries:
+        return replace(made, twins=names)
+    rules = [replace(rule, theirs=(head,)) if rule.theirs == (embedding,) else rule for rule in made.rules]
+    return replace(made, rules=rules)
+
+
+def _check(made: Plan) -> None:
+    """Raises ValueError with all that is missing, extra or misshapen."""
+    ours = {name: tuple(tensor.shape) for name, tensor in made.model.state_dict().items()}
+    given = [name for rule in made.rules for name in rule.ours]
+    assert sorted(given) == sorted(ours), sorted({*given} ^ {*ours}) or sorted(given)
+    wanted = foreign_shapes(made.rules, ours)
+    if made.twins:
+        wanted[made.twins[1]] = wanted[made.twins[0]]
+    entries = made.weights.entries
+    wrong = [
+        f"{name} is {entries[name].shape} where the configuration wants {shape}"
+        for name, shape in wanted.items()
+        if name in entries and entries[name].shape != shape
+    ]
+    wrong += [f"{name} is missing" for name in wanted if name not in entries]
+    wrong += [f"{name} is extra" for name in entries if name not in wanted and name not in made.unused]
+    wrong += [
+        f"{name} is {entries[name].dtype}, not floating"
+        for name in wanted
+        if name in entries and not entries[name].dtype.is_floating_point
+    ]
+    if wrong:
+        more = f"; and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
+        kind = "" if made.format == OURS else f" of {made.format}"
+        raise ValueError(
+            f"load: '{made.weights.path}' does not fit its config.json{kind}: {'; '.join(wrong[:LISTED])}{more}."
+        )
+
+
+def foreign_shapes(rules: list[Rule], ours: Shapes) -> dict[str, tuple[int, ...]]:
+    """The shapes of their tensors that parameters of ours become."""
+
+    def empty(name: str) -> Tensor:
+        return torch.empty(ours[name], device="meta")
+
+    return {
+        name: tuple(tensor.shape)
+        for rule in rules
+        for name, tensor in zip(rule.theirs, rule.write([empty(each) for each in rule.ours]), strict=True)
+    }

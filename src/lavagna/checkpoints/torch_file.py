@@ -1,0 +1,87 @@
+"""Files that torch.save wrote, of which nothing but tensors is read."""
+
+import pickle
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lavagna.checkpoints.weights import Entry, Weights
+
+# What files of whole trainings keep their tensors under.
+NESTS = ("state_dict", "model", "module", "model_state_dict")
+# A mapped file is opened anew after so many bytes, since what was read of it counts as memory for as long as it is.
+WINDOW = 32 * 2**20
+ZIP = b"PK\x03\x04"
+
+
+class TorchFile(Weights):
+    """One file of torch.save, by `torch.load(weights_only=True)` alone: what that refuses is refused.
+
+    The zip format, torch's own since version 1.6, is mapped and its tensors are copied one by one. The older format can
+    only be read whole; what has been taken of it is let go.
+
+    `nest` is the name under which the file keeps its tensors, None where they are on top.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            self._mapped = file.read(len(ZIP)) == ZIP
+        self.nest: str | None = None
+        self._held = self._read()
+        self._taken = 0
+        self.entries = {name: Entry(tuple(tensor.shape), tensor.dtype) for name, tensor in self._held.items()}
+
+    def take(self, name: str) -> Tensor:
+        if name not in self._held or self._taken > WINDOW:
+            self._held, self._taken = {}, 0
+            self._held = self._read()
+        tensor = self._held.pop(name)
+        self._taken += tensor.nbytes if self._mapped else 0
+        # Of the older format only what shares its memory with others is copied.
+        alone = not self._mapped and tensor.untyped_storage().nbytes() == tensor.nbytes
+        return tensor if alone and tensor.is_contiguous() else tensor.contiguous().clone()
+
+    def _read(self) -> dict[str, Tensor]:
+        try:
+            with warnings.catch_warnings():
+                # Torch says of some pickles that it may not understand them, before it says whether it does.
+                warnings.simplefilter("ignore")
+                content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=self._mapped)
+            return self._tensors(content)
+        except pickle.UnpicklingError as error:
+            if "truncated" in str(error):
+                raise self._broken(error) from None
+            raise ValueError(self._about_pickles(error)) from None
+        except (RuntimeError, EOFError, OSError, LookupError, TypeError, AttributeError) as error:
+            raise self._broken(error) from None
+
+    def _tensors(self, content: Any) -> dict[str, Tensor]:
+        nests = [name for name in NESTS if isinstance(content, Mapping) and isinstance(content.get(name), Mapping)]
+        if nests:
+            self.nest, content = nests[0], content[nests[0]]
+        strange = [name for name, value in content.items() if not _dense(value)] if isinstance(content, Mapping) else []
+        if not isinstance(content, Mapping) or not content or strange:
+            what = f"has {strange[0]}, which is no dense tensor" if strange else "holds no tensors by name"
+            raise ValueError(f"load: '{self.path}' {what}. Save a model's state_dict with torch.save.")
+        return {str(name): tensor.detach() for name, tensor in content.items()}
+
+    def _broken(self, error: Exception) -> ValueError:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return ValueError(f"load: '{self.path}' is not a whole file of torch.save ({said}). Copy or save it again.")
+
+    def _about_pickles(self, error: Exception) -> str:
+        found = next((line.strip() for line in str(error).splitlines() if "GLOBAL" in line), "")
+        return (
+            f"load: '{self.path}' is a pickle of more than tensors, which can run any code when it is read, so it is "
+            f"not read. {found.split('. ')[0]} Where you trust it, read it with torch.load(..., weights_only=False) "
+            "and write its tensors with safetensors.torch.save_file."
+        )
+
+
+def _dense(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized

@@ -1,0 +1,66 @@
+"""Mamba and Falcon Mamba of transformers: the same logits, also where transformers' own are wrong."""
+
+import pytest
+import torch
+
+import lavagna as lv
+from checkpoints.formats.comparison import (
+    damages,
+    distance,
+    logits,
+    of_transformers,
+    padded,
+    round_trip_is_exact,
+    same_logits,
+    saved,
+    wrong,
+)
+
+SIZES = {"vocab_size": 50, "hidden_size": 32, "state_size": 5, "num_hidden_layers": 2, "conv_kernel": 3}
+VARIANTS = {
+    "plain": {},
+    "biased": {"use_bias": True, "use_conv_bias": False, "tie_word_embeddings": False, "expand": 3},
+}
+
+
+@pytest.fixture(params=["mamba", "falcon_mamba"])
+def kind(request):
+    return request.param
+
+
+def build(transformers, kind, **changed):
+    config, model = {
+        "mamba": (transformers.MambaConfig, transformers.MambaForCausalLM),
+        "falcon_mamba": (transformers.FalconMambaConfig, transformers.FalconMambaForCausalLM),
+    }[kind]
+    return model(config(**SIZES, time_step_rank=4, **changed))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_theirs(transformers, kind, variant, tmp_path):
+    model = build(transformers, kind, **VARIANTS[variant])
+    # Where theirs is wrong the next tests say so.
+    same_logits(saved(model, tmp_path), of_transformers(model), cut=False, padding=variant == "plain")
+    round_trip_is_exact(tmp_path)
+
+
+def test_theirs_forgets_before_a_second_part_and_reads_padding_in_the_middle(transformers, kind, tmp_path):
+    model = build(transformers, kind)
+    folder, theirs = saved(model, tmp_path), of_transformers(model)
+    ids = torch.randint(50, (2, 23))
+    assert wrong(theirs, ids, [11, 12])
+    ours, _ = lv.load(folder)
+    texts, mask, real = padded(ids, "middle")
+    for read, right in ((logits(ours, texts, mask=mask)[0], True), (theirs(texts, mask=mask)[0], False)):
+        assert (distance(read[1][mask[1]], theirs(real[1])[0][0]) < 1e-4) == right
+
+
+def test_theirs_reads_padding_on_the_left_where_projections_have_biases(transformers, kind, tmp_path):
+    model = build(transformers, kind, use_bias=True)
+    _, theirs = saved(model, tmp_path), of_transformers(model)
+    texts, mask, real = padded(torch.randint(50, (2, 23)), "left")
+    assert distance(theirs(texts, mask=mask)[0][1][mask[1]], theirs(real[1])[0][0]) > 1e-2
+
+
+def test_damages_are_named(transformers, kind, tmp_path):
+    damages(saved(build(transformers, kind), tmp_path / "whole"), kind, tmp_path)

@@ -1,0 +1,64 @@
+"""Mamba-2 of transformers: the same logits, also where transformers' own are wrong."""
+
+import pytest
+import torch
+
+import lavagna as lv
+from checkpoints.formats.comparison import (
+    damages,
+    distance,
+    in_pieces,
+    logits,
+    of_transformers,
+    padded,
+    round_trip_is_exact,
+    same_logits,
+    saved,
+    wrong,
+)
+
+SIZES = {"vocab_size": 50, "hidden_size": 32, "num_heads": 8, "head_dim": 8, "state_size": 5, "num_hidden_layers": 2}
+VARIANTS = {
+    "plain": {"n_groups": 1},
+    "grouped": {"n_groups": 4, "use_bias": True, "use_conv_bias": False, "tie_word_embeddings": True, "chunk_size": 8},
+}
+
+
+def build(transformers, **changed):
+    return transformers.Mamba2ForCausalLM(transformers.Mamba2Config(**SIZES, **changed))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_theirs(transformers, variant, tmp_path):
+    model = build(transformers, **VARIANTS[variant])
+    # Where theirs is wrong the next tests say so.
+    same_logits(saved(model, tmp_path), of_transformers(model), padding=variant == "plain")
+    round_trip_is_exact(tmp_path)
+
+
+def test_theirs_reads_padding_in_the_middle(transformers, tmp_path):
+    model = build(transformers, n_groups=2)
+    ours, theirs = lv.load(saved(model, tmp_path))[0], of_transformers(model)
+    texts, mask, real = padded(torch.randint(50, (2, 23)), "middle")
+    for read, right in ((logits(ours, texts, mask=mask)[0], True), (theirs(texts, mask=mask)[0], False)):
+        assert (distance(read[1][mask[1]], theirs(real[1])[0][0]) < 1e-4) == right
+
+
+def test_theirs_leaves_the_limits_of_step_sizes_out_of_single_steps(transformers, tmp_path):
+    model = build(transformers, n_groups=1, time_step_limit=(0.3, 0.4))
+    ours, theirs = lv.load(saved(model, tmp_path))[0], of_transformers(model)
+    ids, steps = torch.randint(50, (2, 23)), [11] + [1] * 12
+    assert wrong(theirs, ids, steps)
+    whole = theirs(ids)[0]
+    assert distance(in_pieces(lambda ids, state=None: logits(ours, ids, state), ids, steps), whole) < 1e-4
+
+
+def test_theirs_reads_padding_on_the_left_where_projections_have_biases(transformers, tmp_path):
+    model = build(transformers, use_bias=True)
+    _, theirs = saved(model, tmp_path), of_transformers(model)
+    texts, mask, real = padded(torch.randint(50, (2, 23)), "left")
+    assert distance(theirs(texts, mask=mask)[0][1][mask[1]], theirs(real[1])[0][0]) > 1e-2
+
+
+def test_damages_are_named(transformers, tmp_path):
+    damages(saved(build(transformers, n_groups=2), tmp_path / "whole"), "mamba2", tmp_path)
