@@ -37,7 +37,14 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "softmax_attention heads": ("softmax_attention", {"heads": 2}),
     "softmax_attention grouped": (
         "softmax_attention",
-        {"heads": 4, "kv_heads": 2, "rotary_fraction": 0.5, "qk_norm": "head", "gate": True, "bias": True},
+        {
+            "heads": 4,
+            "kv_heads": 2,
+            "rotary_fraction": 0.5,
+            "qk_norm": "zero_centered_head",
+            "gate": True,
+            "bias": True,
+        },
     ),
     "softmax_attention windowed": (
         "softmax_attention",

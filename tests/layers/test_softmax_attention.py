@@ -22,7 +22,8 @@ def normed(z, norm, whole):
     """Queries or keys (h, size) of one token, over each head or over all of them."""
     if norm is None:
         return z
-    return (rms(z.flatten(), norm.eps) * norm.weight).reshape(z.shape) if whole else rms(z, norm.eps) * norm.weight
+    factor = norm.weight + (1 if norm.zero_centered else 0)
+    return (rms(z.flatten(), norm.eps) * factor).reshape(z.shape) if whole else rms(z, norm.eps) * factor
 
 
 def written_out(layer, x):
@@ -121,7 +122,7 @@ def test_an_odd_head_is_refused():
     [
         ({"heads": 4, "kv_heads": 3}, "kv_heads=3 does not divide heads = 4. Use kv_heads="),
         ({"heads": 2, "rotary_fraction": 0.2}, "no even number of channels.*Use rotary_fraction=0.25"),
-        ({"qk_norm": "layer"}, "qk_norm must be one of head, width, but came as 'layer'"),
+        ({"qk_norm": "layer"}, "qk_norm must be one of head, zero_centered_head, width, but came as 'layer'"),
     ],
 )
 def test_options_that_cannot_be_say_why(options, message):

@@ -13,6 +13,19 @@ ACTIVATIONS = {
 }
 
 
+def test_with_biases_each_map_has_one(device):
+    mlp, plain = (feed_forward.build(name, 16, 40) for name in ("geglu_tanh_bias", "geglu_tanh"))
+    mlp.reset_parameters()
+    plain.load_state_dict({name: x for name, x in mlp.state_dict().items() if name.endswith("weight")})
+    x = torch.randn(1, 3, 16, device=device)
+    steps = Steps("test", x)
+    assert torch.equal(mlp.to(device)(x, {}, steps)[0], plain.to(device)(x, {}, steps)[0])
+    with torch.no_grad():
+        mlp.down.bias += 1
+        mlp.gate_up.bias[:40] = -100
+    assert torch.allclose(mlp(x, {}, steps)[0], torch.ones_like(x), atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_one_half_is_gated_by_the_activation_of_the_other(name, device):
     mlp = feed_forward.build(name, 16, 40)

@@ -42,6 +42,8 @@ class RGLRU(Layer):
     """
 
     name = "rg_lru"
+    block_mlp = "geglu_tanh"
+    block_mlp_factor = 3
 
     def __init__(
         self,

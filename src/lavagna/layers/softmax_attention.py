@@ -14,7 +14,7 @@ from lavagna.modules.options import choice, number, switch, whole
 from lavagna.modules.steps import Steps
 from lavagna.state import State
 
-NORMS = ("head", "width")
+NORMS = ("head", "zero_centered_head", "width")
 
 
 class SoftmaxAttention(Layer):
@@ -29,8 +29,8 @@ class SoftmaxAttention(Layer):
     - heads, head_dim: head_dim even; the largest size up to 64 that divides d_model by default.
     - kv_heads: keys and values, heads by default; query head i reads head i // (heads / kv_heads) of them.
     - rotary_fraction: the share of each head's channels, the first ones, that turn; 0 for none.
-    - qk_norm: RMS norm of queries and keys before they turn, one over each "head" or one over the whole "width"; None
-      for none. `norm_eps` is its epsilon.
+    - qk_norm: RMS norm of queries and keys before they turn, one over each "head" (with factors 1 + weight if
+      "zero_centered_head") or one over the whole "width"; None for none. `norm_eps` is its epsilon.
     - gate: each head's read times sigmoid(W_g x) before the output projection (Qiu et al. 2025, arXiv 2505.06708).
     - window: o_t sees the last `window` tokens only, its own counted; the state keeps `window - 1`.
     - bias: of the projections of x; out_bias: of the output projection.
@@ -89,7 +89,7 @@ class SoftmaxAttention(Layer):
         if self.qk_norm is None:
             return None
         span = width if self.qk_norm == "width" else self.heads.size
-        return RMSNorm(span, eps=eps)
+        return RMSNorm(span, eps=eps, zero_centered=self.qk_norm == "zero_centered_head")
 
     def reset_parameters(self) -> None:
         super().reset_parameters()

@@ -15,6 +15,7 @@ FEED_FORWARDS = {
     "swiglu": "mlp:swiglu",
     "geglu": "mlp:geglu",
     "geglu_tanh": "mlp:geglu_tanh",
+    "geglu_tanh_bias": "mlp:geglu_tanh_bias",
 }
 
 

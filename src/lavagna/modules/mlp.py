@@ -14,11 +14,20 @@ from lavagna.modules.steps import Steps
 class GatedMLP(FeedForward):
     """`down(activation(gate(x)) * up(x))`, `hidden` channels inside. Shazeer 2020, arXiv 2002.05202."""
 
-    def __init__(self, d_model: int, hidden: int, *, activation: str, layer_index: int = 0, depth: int = 1) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        hidden: int,
+        *,
+        activation: str,
+        bias: bool = False,
+        layer_index: int = 0,
+        depth: int = 1,
+    ) -> None:
         super().__init__()
         self.activation = activation
-        self.gate_up = Linear(d_model, 2 * hidden)
-        self.down = Linear(hidden, d_model)
+        self.gate_up = Linear(d_model, 2 * hidden, bias=bias)
+        self.down = Linear(hidden, d_model, bias=bias)
 
     def reset_parameters(self) -> None:
         """Each map as `Linear` sets it."""
@@ -40,3 +49,4 @@ class GatedMLP(FeedForward):
 swiglu = partial(GatedMLP, activation="silu")
 geglu = partial(GatedMLP, activation="gelu")
 geglu_tanh = partial(GatedMLP, activation="gelu_tanh")
+geglu_tanh_bias = partial(GatedMLP, activation="gelu_tanh", bias=True)
