@@ -53,6 +53,9 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
 }
 
 
+# Those that are not how an architecture is built by default: each generic test runs over a third of them.
+OPTIONAL = [variant for variant in VARIANTS if variant not in layers.names()]
+
 # Those whose state has an axis that is empty before the first token, and then as long as the text.
 GROWING = [
     name
