@@ -34,6 +34,9 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "mamba2 per channel": ("mamba2", {"head_dim": 16, "groups": 2, "D_per_channel": True, "norm_before_gate": True}),
     "mamba3 ranked": ("mamba3", {"heads": 4, "groups": 2, "d_state": 4, "rank": 2, "norm": True, "rope_fraction": 1.0}),
     "rg_lru wide": ("rg_lru", {"heads": 3, "expand": 1.5, "conv_size": 2}),
+    "mlstm paper": ("mlstm", {"block": "paper", "heads": 4}),
+    "mlstm uncapped": ("mlstm", {"heads": 2, "expand": 1.5, "gate_cap": 0, "normalizer_eps": 1e-3}),
+    "slstm heads": ("slstm", {"heads": 4, "conv_size": 0, "layer_index": 1, "depth": 3}),
     "softmax_attention heads": ("softmax_attention", {"heads": 2}),
     "softmax_attention grouped": (
         "softmax_attention",

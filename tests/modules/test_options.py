@@ -66,6 +66,11 @@ REFUSED = {
     "affine": ["x"],
     "activation": ["x"],
     "normalize": ["x"],
+    "block": ["x"],
+    "layer_index": [-1, 1.5, "x"],
+    "gate_cap": [-1.0, math.nan, "x"],
+    "normalizer_eps": [-1.0, math.nan, "x"],
+    "projection_block": [0, 3, "x"],
 }
 
 

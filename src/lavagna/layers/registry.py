@@ -13,6 +13,8 @@ LAYERS: dict[str, str | type[Layer]] = {
     "delta_net": "delta_net:DeltaNet",
     "gated_delta_net": "gated_delta_net:GatedDeltaNet",
     "kda": "kda:KDA",
+    "mlstm": "mlstm:MLSTM",
+    "slstm": "slstm:SLSTM",
     "lssl": "lssl:LSSL",
     "s4": "s4:S4",
     "dss": "dss:DSS",

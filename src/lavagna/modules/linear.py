@@ -110,3 +110,10 @@ def reset_xavier(weight: Shaped[Tensor, "d_out d_in"], sizes: list[int], *, gain
     """Set each block of `sizes` rows of a weight as a matrix of its own, by the rule of Glorot and Bengio 2010."""
     for block in weight.detach().split(sizes):
         nn.init.xavier_uniform_(block, gain=gain)
+
+
+def reset_normal(weight: Shaped[Tensor, "..."], std: float) -> None:
+    """Set a weight to normal numbers around zero."""
+    # The meta device has no values to draw, and torch imports its compiler to find that out.
+    if not weight.is_meta:
+        nn.init.normal_(weight, std=std)
