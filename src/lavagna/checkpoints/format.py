@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from lavagna.checkpoints.rules import Rule
+from lavagna.checkpoints.weights import Weights
 from lavagna.models import ModelConfig
 
 Config = Mapping[str, Any]
@@ -25,6 +26,10 @@ class Format(ABC):
     def recognizes(self, config: Config, names: Collection[str]) -> bool:
         """Whether a config and the names of a file's tensors are of this format. Never by the file's name."""
 
+    def described(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Config:
+        """What stands for the config of files that have none; the other methods get it, and the way back keeps it."""
+        return config
+
     @abstractmethod
     def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
         """Our configuration of the model that is described."""
@@ -40,6 +45,10 @@ class Format(ABC):
         For models that came from elsewhere: one that came from this format keeps its own. Raises ValueError where the
         format can't hold it.
         """
+
+    def faults(self, weights: Weights) -> list[str]:
+        """What the numbers of a file say against its being a model of ours, in sentences. For few, small tensors."""
+        return []
 
     def unused(self, names: Collection[str]) -> set[str]:
         """Tensors of a file that the model does without. They are kept for the way back."""

@@ -91,9 +91,12 @@ def _foreign(path: Path, config: Config) -> Plan:
     weights = open_weights(path)
     format, config = _recognized(path, config, weights)
     try:
+        config = format.described(config, weights.shapes)
         described = format.model_config(config, weights.shapes)
         model = outline(described)
         rules = format.rules(config, described)
+        if faults := format.faults(weights):
+            raise ValueError(" ".join(faults))
     except KeyError as error:
         raise ValueError(
             f"load: '{path}' looks like {format.name}, but has no {error} in its config.json or tensors. Copy both "
