@@ -30,6 +30,12 @@ def test_numbers_are_printed_to_be_read(capsys):
     assert "12,345" in shown and "0.3333" in shown and "yes" in shown and "no" in shown
 
 
+def test_a_cell_without_a_number_is_a_dash_among_numbers(capsys):
+    print_table([{"what": "a", "size": None}, {"what": "b", "size": 12345}])
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert lines[-2].split() == ["a", "-"] and len(lines[-2].rstrip()) == len(lines[-1].rstrip())
+
+
 def test_a_narrow_terminal_folds_words_and_no_numbers(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     print_table([{"what_it_is": "some words that take much room", "float64_output": 1.234e-16, "size": 1234567}])

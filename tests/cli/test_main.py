@@ -49,6 +49,8 @@ def test_debug_lets_the_traceback_through(words):
     ("error", "code", "said"),
     [
         (ValueError("two\nlines"), 2, "lavagna: two lines\n"),
+        (ValueError("lti.part: x must be y."), 2, "lavagna: reproduce: x must be y.\n"),
+        (ValueError("gla: heads=3 does not divide."), 2, "lavagna: gla: heads=3 does not divide.\n"),
         (OSError(28, "No space left on device", "x/y"), 2, "lavagna: x/y: No space left on device\n"),
         (KeyboardInterrupt(), 130, "lavagna: interrupted\n"),
     ],

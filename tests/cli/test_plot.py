@@ -31,4 +31,6 @@ def test_figures_that_cannot_be_are_refused_and_nothing_is_drawn(refused, tmp_pa
     assert "--run" in refused("plot", "state", *out)
     assert "light" in refused("plot", "zoo", "--theme", "grey", *out)
     assert ".png" in refused("plot", "zoo", "--format", "gif", *out)
+    for words in (["--run", "runs/nope"], ["--text", "x"], ["--block", 0], ["--head", 1]):
+        assert f"plot: {words[0]} is for the figure state" in refused("plot", "kernel", *words, *out)
     assert not list(tmp_path.iterdir())

@@ -100,6 +100,23 @@ def test_options_that_do_not_fit_are_refused_and_nothing_is_left(refused, text, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--classify", "nothere.npz"], "train: there is no file 'nothere.npz'"),
+        (["--classify", "digits", "--data", "x"], "exclude each other"),
+        (["--data", "no/such/folder"], "train: 'no/such/folder' does not exist"),
+        (["--layer", "nonsense"], "unknown layer 'nonsense'"),
+        (["--tokenizer", "words"], "bytes or bpe"),
+        (["--steps", "0"], "train: steps came as 0"),
+        ([], "--out is missing"),
+        (["--resume"], "--out is missing"),
+    ],
+)
+def test_without_a_folder_what_is_wrong_besides_is_said_first(refused, words, said):
+    assert said in refused("train", *words)
+
+
 def test_a_folder_that_holds_a_run_is_not_overwritten(refused, run, text):
     before = losses(run)
     assert "--resume" in refused("train", "--data", text, "--out", run, *TINY)

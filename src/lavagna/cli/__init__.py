@@ -5,6 +5,7 @@ A verb raises `ValueError` or `OSError` for what the user can mend; here it beco
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,8 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 # What the shell reports of a program that wrote into a closed pipe.
 CLOSED_PIPE = 141
+
+_CALL = re.compile(r"([A-Za-z_][\w.]*): ")
 
 # What the parser raises. Some versions of typer take it from click and some bring it along, so it is found above an
 # error that all of them name.
@@ -52,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if debug:
             raise
-        return _complain(_told(error), BAD_INPUT)
+        return _complain(_told(error, words), BAD_INPUT)
 
 
 def _run(words: list[str]) -> None:
@@ -77,8 +80,19 @@ def _where_help_is(error: Exception) -> str:
     return f" See: {context.command_path} --help" if context else ""
 
 
-def _told(error: Exception) -> str:
-    """The error's own words; for one of the system's, what it was about first."""
+def _told(error: Exception, words: Sequence[str]) -> str:
+    """The error's own words; for one of the system's, what it was about first.
+
+    A message begins with the call that it is about. Of those a person at a terminal knows the layers alone; in place of
+    any other stands the verb.
+    """
+    from lavagna.layers import names
+
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
+    call = _CALL.match(text)
+    if call is None or call[1] in names():
+        return text
+    verb = next(word for word in words if not word.startswith("-"))
+    return f"{verb}: {text[call.end() :]}"

@@ -40,10 +40,10 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None, *, 
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    headings = {name: name if plain else _heading(name, value) for name, value in rows[0].items()}
+    headings = {name: name if plain else _heading(name, _is_numeric(rows, name)) for name in rows[0]}
     whole = _in_one_piece(rows, headings)
     for name, heading in headings.items():
-        justify = "right" if _is_number(rows[0][name]) else "left"
+        justify = "right" if _is_numeric(rows, name) else "left"
         table.add_column(heading, justify=justify, overflow="fold", no_wrap=name in whole)
     for row in rows:
         table.add_row(*map(_cell, row.values()), style="bold red" if False in row.values() else None)
@@ -68,8 +68,10 @@ def print_pairs(pairs: Mapping[str, Any]) -> None:
     _draw(table)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_numeric(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether a column holds numbers, and at most some of its cells nothing."""
+    first = next((row[name] for row in rows if row[name] is not None), None)
+    return isinstance(first, int | float) and not isinstance(first, bool)
 
 
 def _in_one_piece(rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str]) -> set[str]:
@@ -78,7 +80,7 @@ def _in_one_piece(rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str]
         name: max(len(line) for line in [*heading.split("\n"), *(_cell(row[name]) for row in rows)])
         for name, heading in headings.items()
     }
-    numbers = {name for name in headings if _is_number(rows[0][name])}
+    numbers = {name for name in headings if _is_numeric(rows, name)}
     words = [name for name in headings if name not in numbers]
     room = _width() - sum(widths[name] for name in numbers) - 3 * len(headings) - ROOM_FOR_A_WORD * len(words)
     if room < 0:
@@ -87,10 +89,10 @@ def _in_one_piece(rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str]
     return numbers | first
 
 
-def _heading(name: str, value: Any) -> str:
+def _heading(name: str, numeric: bool) -> str:
     # Over numbers with one word a line, so that it is no wider than they are.
     words = name.replace("_", " ")
-    return words.replace(" ", "\n") if _is_number(value) else words
+    return words.replace(" ", "\n") if numeric else words
 
 
 def _width() -> int:
@@ -117,7 +119,7 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return "" if value is None else str(value)
+    return "-" if value is None else str(value)
 
 
 def _plain(value: Any) -> Any:

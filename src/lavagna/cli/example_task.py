@@ -5,7 +5,7 @@ from typing import Any
 
 from lavagna.cli.choices import chosen_model, chosen_training
 from lavagna.cli.task import Task
-from lavagna.data import open_examples, prepare_examples
+from lavagna.data import open_examples, prepare_examples, read_examples
 from lavagna.models import ClassifierConfig
 from lavagna.training.run import Run, Settings
 
@@ -13,11 +13,16 @@ EXAMPLES = "examples.npz"
 ONLY = frozenset({"classify", "pooling", "enlarge", "label", "decimate"})
 
 
+def check_task(given: Mapping[str, Any]) -> None:
+    """Raises `ValueError` or `OSError` where no examples can be read as the options say."""
+    _check_model(given)
+    read_examples(given["classify"], **_options(given))
+
+
 def prepare_task(given: Mapping[str, Any], run: Run) -> None:
     """Read the examples that the options name, and keep them in the run's folder."""
-    chosen_model(given, ClassifierConfig.kind, {"features": 1, "classes": 2}, None)
-    options = {name: given[name] for name in ("label", "enlarge", "decimate", "validation") if name in given}
-    prepare_examples(given["classify"], run.folder / EXAMPLES, **options)
+    _check_model(given)
+    prepare_examples(given["classify"], run.folder / EXAMPLES, **_options(given))
 
 
 def open_task(given: Mapping[str, Any], run: Run, stored: Settings | None) -> Task:
@@ -31,3 +36,11 @@ def open_task(given: Mapping[str, Any], run: Run, stored: Settings | None) -> Ta
 def remove(run: Run) -> None:
     """Remove what `prepare_task` wrote."""
     (run.folder / EXAMPLES).unlink(missing_ok=True)
+
+
+def _check_model(given: Mapping[str, Any]) -> None:
+    chosen_model(given, ClassifierConfig.kind, {"features": 1, "classes": 2}, None)
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in ("label", "enlarge", "decimate", "validation") if name in given}

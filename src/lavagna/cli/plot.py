@@ -19,8 +19,8 @@ def plot(
     format: Annotated[str, typer.Option(help="png, svg or pdf.")] = "png",
     run: Annotated[Path | None, typer.Option(help="For state: a run or checkpoint whose memory is drawn.")] = None,
     text: Annotated[str | None, typer.Option(help="For state: what the memory is written with.")] = None,
-    block: Annotated[int, typer.Option(help="For state: which block.")] = 0,
-    head: Annotated[int, typer.Option(help="For state: which head.")] = 0,
+    block: Annotated[int | None, typer.Option(help="For state: which block.", show_default="0")] = None,
+    head: Annotated[int | None, typer.Option(help="For state: which head.", show_default="0")] = None,
     as_json: Json = False,
 ) -> None:
     """Draw figures, in light and dark; without a name, list them. The figure 'state' needs --run."""
@@ -32,9 +32,11 @@ def plot(
         return
     wanted = _wanted(names, plots.names(), run)
     themes = ("light", "dark") if theme == "both" else (theme,)
-    options: dict[str, dict[str, Any]] = {}
-    if STATE in wanted:
-        options[STATE] = _state_options(run, text, block, head)
+    told = {"run": run, "text": text, "block": block, "head": head}
+    told = {name: value for name, value in told.items() if value is not None}
+    if told and STATE not in wanted:
+        raise ValueError(f"plot: --{next(iter(told))} is for the figure {STATE}. Ask for that too, or leave it out.")
+    options = {STATE: _state_options(**told)} if STATE in wanted else {}
     rows = [
         {"figure": name, "theme": one, "path": str(plots.draw(name, theme=one, out=path, **options.get(name, {})))}
         for name in wanted
@@ -54,9 +56,8 @@ def _wanted(names: list[str], known: list[str], run: Path | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _state_options(run: Path | None, text: str | None, block: int, head: int) -> dict[str, Any]:
+def _state_options(run: Path | None = None, **told: Any) -> dict[str, Any]:
     if run is None:
         raise ValueError("plot: the figure state needs a trained model. Give --run and a run or checkpoint folder.")
     source = open_source("plot", run)
-    options: dict[str, Any] = {"model": source.model, "tokenizer": source.tokenizer, "block": block, "head": head}
-    return options if text is None else options | {"text": text}
+    return {"model": source.model, "tokenizer": source.tokenizer, **told}

@@ -18,6 +18,17 @@ from lavagna.training.run import Run
 SOURCES: dict[str, ModuleType] = {ModelConfig.kind: text_task, ClassifierConfig.kind: example_task}
 
 
+def check_folder(given: Mapping[str, Any]) -> None:
+    """Raises `ValueError` where the options name no folder for the run; what else is wrong with them is said first."""
+    if "out" in given:
+        return
+    if not given["resume"]:
+        kind = _kind(given, None)
+        chosen_training(given, None)
+        SOURCES[kind].check_task(given)
+    raise ValueError("train: --out is missing, the folder that the run is kept in. Give one, such as --out runs/first.")
+
+
 @contextmanager
 def opened(given: Mapping[str, Any], world: World) -> Iterator[Task]:
     """The task that the options describe, its data prepared in the run's folder by the first process.
@@ -41,7 +52,7 @@ def opened(given: Mapping[str, Any], world: World) -> Iterator[Task]:
         raise
 
 
-def _kind(given: Mapping[str, Any], run: Run) -> str:
+def _kind(given: Mapping[str, Any], run: Run | None) -> str:
     """The kind of model to train. Raises ValueError where the options, or options and run, contradict each other."""
     if "data" in given and "classify" in given:
         raise ValueError(
@@ -49,13 +60,14 @@ def _kind(given: Mapping[str, Any], run: Run) -> str:
             "classifier on labeled sequences. Give one of them."
         )
     asked = ClassifierConfig.kind if "classify" in given else ModelConfig.kind
-    kind = read_run(run.folder).kind if given["resume"] else asked
+    resumed = run if given["resume"] else None
+    kind = read_run(resumed.folder).kind if resumed else asked
     contrary = [
         _flag(name) for other, source in SOURCES.items() if other != kind for name in source.ONLY & given.keys()
     ]
-    if contrary and given["resume"]:
+    if contrary and resumed:
         raise ValueError(
-            f"train: the run in '{run.folder}' trains a {kind.replace('_', ' ')}, which {contrary[0]} is not for. "
+            f"train: the run in '{resumed.folder}' trains a {kind.replace('_', ' ')}, which {contrary[0]} is not for. "
             "Leave it out, or choose another folder."
         )
     if contrary:

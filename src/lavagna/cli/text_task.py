@@ -8,6 +8,7 @@ from lavagna.cli.choices import chosen_model, chosen_training
 from lavagna.cli.progress import telling
 from lavagna.cli.task import Task
 from lavagna.data import Tokenizer, open_splits, prepare, texts
+from lavagna.data.source import STDLIB, list_files
 from lavagna.models import ModelConfig
 from lavagna.models.kinds import outline
 from lavagna.training.run import Run, Settings
@@ -19,11 +20,19 @@ BYTES_FOR_TOKENIZER = 20_000_000
 VOCABULARY = 4096
 
 
+def check_task(given: Mapping[str, Any]) -> None:
+    """Raises `ValueError` or `OSError` where no text can be prepared as the options say, as far as a look shows it."""
+    _check_model(given)
+    _check_tokenizer(given)
+    if (source := given.get("data", STDLIB)) != STDLIB:
+        list_files(source)
+
+
 def prepare_task(given: Mapping[str, Any], run: Run) -> None:
     """Encode the text that the options name into the run's folder."""
-    source = given.get("data", "stdlib")
-    size = given.get("vocab_size", VOCABULARY) if given.get("tokenizer") == "bpe" else 256
-    outline(chosen_model(given, ModelConfig.kind, {"vocab_size": size}, None))
+    source = given.get("data", STDLIB)
+    _check_model(given)
+    _check_tokenizer(given)
     tokenizer = _tokenizer(given, source)
     options = {name: given[name] for name in ("validation", "limit_bytes") if name in given}
     with telling("reading the text") as progress:
@@ -45,16 +54,24 @@ def remove(run: Run) -> None:
     shutil.rmtree(run.folder / TEXT, ignore_errors=True)
 
 
-def _tokenizer(given: Mapping[str, Any], source: str) -> Tokenizer:
+def _check_model(given: Mapping[str, Any]) -> None:
+    size = given.get("vocab_size", VOCABULARY) if given.get("tokenizer") == "bpe" else 256
+    outline(chosen_model(given, ModelConfig.kind, {"vocab_size": size}, None))
+
+
+def _check_tokenizer(given: Mapping[str, Any]) -> None:
     kind = given.get("tokenizer", "bytes")
     if kind not in ("bytes", "bpe"):
         raise ValueError(f"train: --tokenizer came as {kind!r}, but bytes or bpe was wanted.")
-    if kind == "bytes":
-        if "vocab_size" in given and given["vocab_size"] != 256:
-            raise ValueError(
-                f"train: --vocab-size {given['vocab_size']} came with --tokenizer bytes, whose vocabulary is the 256 "
-                "bytes. Add --tokenizer bpe, or leave it out."
-            )
+    if kind == "bytes" and given.get("vocab_size", 256) != 256:
+        raise ValueError(
+            f"train: --vocab-size {given['vocab_size']} came with --tokenizer bytes, whose vocabulary is the 256 "
+            "bytes. Add --tokenizer bpe, or leave it out."
+        )
+
+
+def _tokenizer(given: Mapping[str, Any], source: str) -> Tokenizer:
+    if given.get("tokenizer", "bytes") == "bytes":
         return Tokenizer.bytes()
     limit = min(given.get("limit_bytes", BYTES_FOR_TOKENIZER), BYTES_FOR_TOKENIZER)
     return Tokenizer.train(texts(source, limit_bytes=limit), vocab_size=given.get("vocab_size", VOCABULARY))

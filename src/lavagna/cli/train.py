@@ -31,7 +31,7 @@ Recompute = Annotated[bool | None, typer.Option("--checkpointing", help="Less me
 
 
 def train(
-    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; always needed.", show_default=False)] = None,
     layer: Layers = None,
     data: Annotated[str | None, typer.Option(help="A text file, a folder, or stdlib.", show_default="stdlib")] = None,
     classify: Classified = None,
@@ -84,10 +84,11 @@ def train(
 
 def run_training(given: dict[str, Any]) -> dict[str, Any]:
     """Prepare the data, train, and tell how it ended. `given` holds the options of the verb that the user chose."""
-    from lavagna.cli.run_folder import opened
+    from lavagna.cli.run_folder import check_folder, opened
     from lavagna.training import train as train_model
     from lavagna.training.distributed import join_world
 
+    check_folder(given)
     out = given["out"]
     with join_world(given.get("device")) as world, opened(given, world) as (model, training, data, tokenizer):
         try:

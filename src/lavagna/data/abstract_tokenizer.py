@@ -54,7 +54,7 @@ class AbstractTokenizer(ABC):
         """The bytes that one token stands for, perhaps part of a character."""
         id = self._checked("token_bytes", id)
         if self._bytes is None:
-            raise ValueError("token_bytes: this tokenizer is not byte-level, its tokens have no bytes. Use decode")
+            raise ValueError("token_bytes: this tokenizer is not byte-level, its tokens have no bytes. Use decode.")
         return self._bytes[id]
 
     def byte_lengths(self) -> np.ndarray | None:
@@ -76,7 +76,7 @@ class AbstractTokenizer(ABC):
         try:
             id = operator.index(id)
         except TypeError:
-            raise ValueError(f"{call}: {id!r} is not an id. Give whole numbers, in one dimension") from None
+            raise ValueError(f"{call}: {id!r} is not an id. Give whole numbers, in one dimension.") from None
         if not 0 <= id < self.vocab_size or (self._bytes is not None and id not in self._bytes):
             raise ValueError(
                 f"{call}: id {id} is outside the vocabulary of {self.vocab_size}. Is it another tokenizer's?"
@@ -100,5 +100,5 @@ def utf8(text: str) -> bytes:
     except UnicodeEncodeError as error:
         raise ValueError(
             f"encode: the text has a lone surrogate, {text[error.start]!r}, at character {error.start}, "
-            "and UTF-8 has no bytes for it. Remove it or replace it with U+FFFD"
+            "and UTF-8 has no bytes for it. Remove it or replace it with U+FFFD."
         ) from None

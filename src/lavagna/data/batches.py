@@ -40,11 +40,13 @@ class Batches:
 
     def __init__(self, tokens: Tokens, *, batch: int, context: int, seed: int):
         if batch < 1 or context < 1 or seed < 0:
-            raise ValueError(f"Batches: got batch {batch}, context {context}, seed {seed}. Give 1 or more; seed from 0")
+            raise ValueError(
+                f"Batches: got batch {batch}, context {context}, seed {seed}. Give 1 or more; seed from 0."
+            )
         if len(tokens) < context + 1:
             raise ValueError(
                 f"Batches: the text has {len(tokens)} tokens, but context {context} needs {context + 1}. "
-                f"Give more text, or a context of at most {max(len(tokens) - 1, 0)}"
+                f"Give more text, or a context of at most {max(len(tokens) - 1, 0)}."
             )
         self.tokens = tokens
         self.batch = batch
@@ -61,7 +63,7 @@ class Batches:
         """Rows `start` to `stop` of that batch, without touching the others: a rank's part of it."""
         if step < 0 or not 0 <= start <= stop <= self.batch:
             raise ValueError(
-                f"Batches: got step {step} and rows {start} to {stop}. Give a step from 0 and rows within {self.batch}"
+                f"Batches: got step {step} and rows {start} to {stop}. Give a step from 0 and rows within {self.batch}."
             )
         return _gathered(self.tokens, self._starts(step, start, stop), self.context + 1)
 
@@ -91,7 +93,7 @@ def sequential(tokens: Tokens, *, batch: int, context: int) -> Iterator[Int64[Te
     if batch < 1 or context < 1 or len(tokens) < 2:
         raise ValueError(
             f"sequential: got {len(tokens)} tokens, batch {batch}, context {context}. "
-            "Give 2 tokens or more (a longer text, or a larger validation part) and sizes from 1"
+            "Give 2 tokens or more (a longer text, or a larger validation part) and sizes from 1."
         )
     return _sequential(tokens, batch, context)
 

@@ -60,7 +60,7 @@ class Document:
             yield decoder.decode(b"", final=self.whole)
         except UnicodeDecodeError:
             raise ValueError(
-                f"documents: '{self.name}' is not UTF-8 text near byte {done}. Convert it to UTF-8 or leave it out"
+                f"documents: '{self.name}' is not UTF-8 text near byte {done}. Convert it to UTF-8 or leave it out."
             ) from None
 
 

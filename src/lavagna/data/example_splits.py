@@ -105,7 +105,7 @@ def open_examples(file: str | os.PathLike) -> ExampleSplits:
     """Read what `prepare_examples` kept. Raises `FileNotFoundError`, or `ValueError` where it is not a whole one."""
     path = Path(file)
     if not path.is_file():
-        raise FileNotFoundError(f"open_examples: there is no '{path}'. Make it with prepare_examples(source, file)")
+        raise FileNotFoundError(f"open_examples: there is no '{path}'. Make it with prepare_examples(source, file).")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             about = json.loads(str(arrays["about"]))
@@ -115,7 +115,7 @@ def open_examples(file: str | os.PathLike) -> ExampleSplits:
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, AttributeError):
         known, splits, about = False, None, None
     if not known or splits is None or asdict(splits.header) != about:
-        raise ValueError(f"open_examples: '{path}' is not a whole file of examples of this version. Prepare it again")
+        raise ValueError(f"open_examples: '{path}' is not a whole file of examples of this version. Prepare it again.")
     return splits
 
 

@@ -89,7 +89,7 @@ class ExampleBatches:
     def __init__(self, examples: Examples, *, batch: int, seed: int) -> None:
         if batch < 1 or seed < 0 or not len(examples):
             raise ValueError(
-                f"ExampleBatches: got {len(examples)} examples, batch {batch}, seed {seed}. Give 1 or more; seed from 0"
+                f"ExampleBatches: {len(examples)} examples, batch {batch}, seed {seed}. Give 1 or more; seed from 0."
             )
         self.examples, self.batch, self.seed = examples, batch, seed
 
@@ -102,7 +102,7 @@ class ExampleBatches:
         if step < 0 or not 0 <= start <= stop <= self.batch:
             raise ValueError(
                 f"ExampleBatches: got step {step} and rows {start} to {stop}. Give a step from 0 and rows within "
-                f"{self.batch}"
+                f"{self.batch}."
             )
         drawn = step * self.batch + np.arange(start, stop, dtype=np.int64)
         epochs, places = np.divmod(drawn, len(self.examples))

@@ -33,9 +33,9 @@ def _text(place: str, line: bytes) -> str:
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except ValueError as error:
-        raise ValueError(f"documents: {place} is not JSON in UTF-8 ({error}). Every line must be one object") from None
+        raise ValueError(f"documents: {place} is not JSON in UTF-8 ({error}). Every line must be one object.") from None
     text = row.get("text") if isinstance(row, dict) else None
     if not isinstance(text, str):
         got = f"keys {sorted(row)}" if isinstance(row, dict) else f"a {type(row).__name__}"
-        raise ValueError(f'documents: {place} has {got}. Every line must be an object with a string "text"')
+        raise ValueError(f'documents: {place} has {got}. Every line must be an object with a string "text".')
     return text

@@ -55,7 +55,7 @@ class _Arrays:
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise FileNotFoundError(
-                f"classify: there is no file '{path}'. Give an .npz file, or the word digits for scikit-learn's digits"
+                f"classify: there is no file '{path}'. Give an .npz file, or the word digits for scikit-learn's digits."
             )
         self._path = path
         try:

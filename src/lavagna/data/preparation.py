@@ -44,7 +44,7 @@ def prepare(
     Raises what `documents` raises; `ValueError` for a share outside [0, 1); `OSError` where the file cannot be written.
     """
     if not 0 <= validation < 1:
-        raise ValueError(f"prepare: validation is {validation}. Give a share of the text, from 0 to below 1")
+        raise ValueError(f"prepare: validation is {validation}. Give a share of the text, from 0 to below 1.")
     listing = list_files(source)
     total = sum(path.stat().st_size for _, path in listing.files)
     task = _Task(tokenizer, float(validation), limit_bytes, listing.skipped, min(total, limit_bytes or total), progress)
@@ -115,7 +115,7 @@ def _write(file: BinaryIO, task: _Task, found: Iterator[Document]) -> None:
     reading = _Reading(found)
     ends = _write_ids(file, task, reading, dtype)
     if reading.size == 0:
-        raise ValueError("prepare: the source holds no text at all. Give one that does")
+        raise ValueError("prepare: the source holds no text at all. Give one that does.")
     tokens = ends[-1]
     split = _split_point(np.frombuffer(ends, dtype=np.uint64).astype(np.int64), tokens, task.validation)
     train_bytes = _bytes_before(file, split, tokenizer, dtype, reading.size * split / tokens)

@@ -49,9 +49,9 @@ def documents(
     without text.
     """
     if limit_bytes is not None and limit_bytes < 1:
-        raise ValueError(f"documents: limit_bytes is {limit_bytes}. Give a positive number, or None for all the text")
+        raise ValueError(f"documents: limit_bytes is {limit_bytes}. Give a positive number, or None for all the text.")
     if order not in ("sorted", "mixed"):
-        raise ValueError(f"documents: order is {order!r}. Give 'sorted' or 'mixed'")
+        raise ValueError(f"documents: order is {order!r}. Give 'sorted' or 'mixed'.")
     return read_listing(list_files(source), limit_bytes=limit_bytes, order=order)
 
 
@@ -69,7 +69,7 @@ def list_files(source: str | os.PathLike) -> Listing:
     if not root.is_dir():
         kind = "is neither a file nor a folder" if root.exists() else "does not exist"
         raise FileNotFoundError(
-            f"documents: '{source}' {kind}. Give a text file, a folder of text files, or the word {STDLIB}"
+            f"documents: '{source}' {kind}. Give a text file, a folder of text files, or the word {STDLIB}."
         )
     found = sorted(_walk(root, python_only=source == STDLIB), key=lambda file: os.fsencode(file[0]))
     filled = [(name, path) for name, path in found if path.stat().st_size > 0]
@@ -78,7 +78,7 @@ def list_files(source: str | os.PathLike) -> Listing:
     if not files:
         raise ValueError(
             f"documents: folder '{source}' has no text: of {len(found)} files {skipped} are binary, the others empty. "
-            "Give one that has text files in UTF-8"
+            "Give one that has text files in UTF-8."
         )
     return Listing(files, skipped)
 
@@ -132,9 +132,9 @@ def _name_hash(file: tuple[str, Path]) -> bytes:
 
 def _checked_file(path: Path) -> Path:
     if path.stat().st_size == 0 or (path.stat().st_size == len(_BOM) and _starts_with_bom(path)):
-        raise ValueError(f"documents: file '{path}' is empty. Give a file that has text")
+        raise ValueError(f"documents: file '{path}' is empty. Give a file that has text.")
     if not _is_text(path):
-        raise ValueError(f"documents: file '{path}' is binary, or text in another encoding. Give text in UTF-8")
+        raise ValueError(f"documents: file '{path}' is binary, or text in another encoding. Give text in UTF-8.")
     return path
 
 

@@ -70,7 +70,7 @@ class Tokenizer(AbstractTokenizer):
         if vocab_size <= len(BYTE_CHARACTERS):
             raise ValueError(
                 f"Tokenizer.train: vocab_size is {vocab_size}, but 256 bytes and {EOS} need at least 257. "
-                "Ask for 257 or more, or use Tokenizer.bytes()"
+                "Ask for 257 or more, or use Tokenizer.bytes()."
             )
         learner = _byte_level([], regex=True)
         trainer = trainers.BpeTrainer(
@@ -95,7 +95,7 @@ class Tokenizer(AbstractTokenizer):
         file = path / FILE if path.is_dir() else path
         if not file.is_file():
             raise FileNotFoundError(
-                f"Tokenizer.load: there is no tokenizer at '{file}'. Give a tokenizer.json or a folder that holds one"
+                f"Tokenizer.load: there is no tokenizer at '{file}'. Give a tokenizer.json or a folder that holds one."
             )
         try:
             inner = tokenizers.Tokenizer.from_str(file.read_bytes().decode("utf-8"))
@@ -103,7 +103,7 @@ class Tokenizer(AbstractTokenizer):
         except Exception as error:
             raise ValueError(
                 f"Tokenizer.load: '{file}' is not a tokenizer.json ({str(error).splitlines()[0]}). "
-                "Give a file that Tokenizer.save or Hugging Face tokenizers wrote"
+                "Give a file that Tokenizer.save or Hugging Face tokenizers wrote."
             ) from error
         return cls(inner, eos=end_of_text(inner.to_str(), file.with_name("tokenizer_config.json")))
 

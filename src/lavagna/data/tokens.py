@@ -89,7 +89,7 @@ def open_splits(folder: str | PathLike) -> Splits:
     """
     path = Path(folder) / TOKENS
     if not path.is_file():
-        raise FileNotFoundError(f"open_splits: there is no '{path}'. Make it with prepare(source, tokenizer, folder)")
+        raise FileNotFoundError(f"open_splits: there is no '{path}'. Make it with prepare(source, tokenizer, folder).")
     header = _read_header(path)
 
     def part(start: int, stop: int, byte_count: int) -> TokenFile:
@@ -109,11 +109,11 @@ def _read_header(path: Path) -> Header:
     except (ValueError, TypeError, KeyError, AttributeError):
         known, dtype, header = False, None, None
     if not known or header is None or dtype != token_dtype(header.vocab_size).str:
-        raise ValueError(f"open_splits: '{path}' is not a token file of this version. Remove it and prepare again")
+        raise ValueError(f"open_splits: '{path}' is not a token file of this version. Remove it and prepare again.")
     wanted = HEADER_BYTES + header.tokens * np.dtype(dtype).itemsize
     if path.stat().st_size != wanted:
         raise ValueError(
             f"open_splits: '{path}' has {path.stat().st_size} bytes, but {header.tokens} tokens make {wanted}. "
-            "Remove it and prepare again"
+            "Remove it and prepare again."
         )
     return header

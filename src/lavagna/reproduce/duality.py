@@ -10,7 +10,7 @@ from torch import Tensor
 from lavagna.algebra.transition import scalar
 from lavagna.dispatch import recur
 from lavagna.lti import System
-from lavagna.reproduce.row import Row, row
+from lavagna.reproduce.row import Row, row, unprinted
 
 TITLE = "One decay a head makes a state space and a masked attention the same matrix: one number three ways."
 SOURCE = "Structured state-space duality, Dao and Gu 2024, arXiv 2405.21060."
@@ -83,12 +83,16 @@ def rows(*, seed: int = 0) -> list[Row]:
     reads = {way: head(log_decay, C, B, x) for way, head in WAYS.items()}
     masked = reads.pop("attention with a mask")
     out += [
-        row("duality", f"random head, {way}: relative difference from attention", 0.0, _apart(y, masked), within=1e-12)
+        unprinted(
+            "duality", f"random head, {way}: relative difference from attention", 0.0, _apart(y, masked), within=1e-12
+        )
         for way, y in reads.items()
     ]
     corner = (mask(log_decay) * (C @ B.T))[STEPS // 2 :, : STEPS // 2]
     out.append(
-        row("duality", f"rank of its matrix's lower left corner, {STATE} in the state", STATE, rank(corner), within=0)
+        unprinted(
+            "duality", f"rank of its matrix's lower left corner, {STATE} in the state", STATE, rank(corner), within=0
+        )
     )
     return [*out, _constant(C[0], B[0], x[:, 0])]
 
@@ -99,7 +103,7 @@ def _constant(C: Tensor, B: Tensor, x: Tensor) -> Row:
     steady = attention(rate[:1].expand(len(x)), C.expand(len(x), -1), B.expand(len(x), -1), x[:, None])[:, 0]
     filtered = System(rate, B, C, method="mamba").convolve(x[None])[0]
     what = "constant decay, a linear system's filter: relative difference from attention"
-    return row("duality", what, 0.0, _apart(filtered, steady), within=1e-12)
+    return unprinted("duality", what, 0.0, _apart(filtered, steady), within=1e-12)
 
 
 def _apart(y: Tensor, right: Tensor) -> float:

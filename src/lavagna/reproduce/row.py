@@ -4,11 +4,14 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """A quantity of a claim, as published and as computed by this library; `quantity` names its tolerance."""
+    """A quantity of a claim, as published and as computed by this library; `quantity` names its tolerance.
+
+    `published` is None where the paper says it in words or in algebra and prints no number.
+    """
 
     claim: str
     quantity: str
-    published: float
+    published: float | None
     ours: float
     holds: bool
 
@@ -23,3 +26,12 @@ def row(claim: str, quantity: str, published: float, ours: float, *, within: flo
     Row(claim='fade', quantity='ten steps of 0.9 (±0.005)', published=0.35, ours=0.3486..., holds=True)
     """
     return Row(claim, f"{quantity} (±{within:g})", published, ours, abs(ours - published) <= within)
+
+
+def unprinted(claim: str, quantity: str, right: float, ours: float, *, within: float) -> Row:
+    """A row like `row`'s of a number that no paper printed, for it follows from what it says.
+
+    >>> unprinted("faces", "difference", 0, 1e-17, within=1e-12)
+    Row(claim='faces', quantity='difference (0 ±1e-12)', published=None, ours=1e-17, holds=True)
+    """
+    return Row(claim, f"{quantity} ({right:g} ±{within:g})", None, ours, abs(ours - right) <= within)
