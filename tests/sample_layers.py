@@ -10,13 +10,13 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "linear_attention identity": ("linear_attention", {"feature_map": "identity", "head_dim": 8}),
     "retention paper": ("retention", {"decay": "paper", "heads": 4}),
     "retention published": ("retention", {"rescale": "decay", "rotation": "halves", "affine": True, "norm_eps": 1e-3}),
-    "gla convolved": ("gla", {"conv_size": 4, "heads": 2}),
+    "gla convolved": ("gla", {"conv_size": 4, "heads": 2, "kv_heads": 1, "gate": False, "lower_bound": -0.05}),
     "delta_net gated": ("delta_net", {"gate": True, "heads": 2, "max_beta": 2.0}),
-    "gated_delta_net grouped": ("gated_delta_net", {"heads": 2, "value_heads": 4, "max_beta": 2.0}),
+    "gated_delta_net grouped": ("gated_delta_net", {"heads": 2, "value_heads": 4, "max_beta": 2.0, "conv_bias": True}),
     "gated_delta_net unconvolved": ("gated_delta_net", {"conv_size": 0, "gate": False}),
-    "gated_delta_net sigmoid": ("gated_delta_net", {"heads": 4, "gate_activation": "sigmoid", "conv_bias": True}),
-    "kda grouped": ("kda", {"heads": 2, "value_heads": 4, "max_beta": 2.0, "gate_rank": 3, "gate_bias": False}),
-    "kda bounded": ("kda", {"heads": 4, "lower_bound": -5.0, "expand": 2, "conv_size": 0}),
+    "kda grouped": ("kda", {"heads": 2, "value_heads": 4, "max_beta": 2.0, "gate_rank": 3, "lower_bound": -5.0}),
+    "delta_product faded": ("delta_product", {"factors": 3, "fading": True, "heads": 2, "value_heads": 4}),
+    "fast_weight normalized": ("fast_weight", {"feature_map": "elu_plus_one", "normalize": True, "heads": 4}),
     "mamba narrow": ("mamba", {"d_state": 3, "dt_rank": 1, "conv_size": 2, "expand": 0.5}),
     "mamba normed": ("mamba", {"norm": True, "bias": True, "conv_bias": False, "d_state": 4}),
     "mamba2 biased": ("mamba2", {"heads": 4, "bias": True, "conv_bias": False, "d_state": 4}),
@@ -70,6 +70,11 @@ GROWING = [
 def build(variant: str, device: torch.device, dtype: torch.dtype = torch.float64) -> layers.Layer:
     """A layer of width D whose every parameter, biases too, is off its initial value: no zero hides anything."""
     name, options = VARIANTS[variant]
+    return made(name, device, dtype, **options)
+
+
+def made(name: str, device: torch.device, dtype: torch.dtype = torch.float64, **options) -> layers.Layer:
+    """The same of a layer with options that are in no variant."""
     layer = layers.build(name, D, **options).to(device, dtype)
     with torch.no_grad():
         for parameter in layer.parameters():

@@ -7,13 +7,17 @@ import torch
 import torch.nn.functional as F
 
 from lavagna import layers
-from sample_layers import D, build, convolved, distance, rms, text
+from sample_layers import D, convolved, distance, made, rms, text
 
 
 def written_out(layer, x):
     """The recurrence of one sequence (t, d), value head by value head, from convolution to output."""
     (heads, size), (value_heads, _) = layer.keys, layer.values
-    mixed = F.silu(convolved(x @ layer.qkv.linear.weight.T, layer.qkv.conv.weight))
+    mixed = x @ layer.qkv.linear.weight.T
+    if layer.qkv.conv is not None:
+        bias = 0.0 if layer.qkv.conv.bias is None else layer.qkv.conv.bias
+        mixed = convolved(mixed, layer.qkv.conv.weight, bias)
+    mixed = F.silu(mixed)
     q, k, v = mixed.split(layer.qkv.sizes, -1)
     q, k, v = q.reshape(-1, heads, size), k.reshape(-1, heads, size), v.reshape(-1, *layer.values)
     q, k = (z / (z.square().sum(-1, keepdim=True) + 1e-6).sqrt() for z in (q, k))
@@ -27,14 +31,23 @@ def written_out(layer, x):
             S = alpha[t, h] * S
             S = S + beta[t, h] * torch.outer(v[t, h] - S @ k[t, group], k[t, group])
             reads[t, h] = S @ q[t, group] / math.sqrt(size)
-    gate = (x @ layer.gate.weight.T).reshape(v.shape)
-    y = rms(reads, layer.norm.eps) * layer.norm.weight * F.silu(gate)
+    y = rms(reads, layer.norm.eps) * layer.norm.weight
+    if layer.gate is not None:
+        gate = (x @ layer.gate.weight.T).reshape(v.shape)
+        y = y * {"silu": gate * torch.sigmoid(gate), "sigmoid": torch.sigmoid(gate)}[layer.norm.activation]
     return y.reshape(len(x), -1) @ layer.out.weight.T
 
 
-@pytest.mark.parametrize("variant", ["gated_delta_net", "gated_delta_net grouped"])
-def test_it_is_its_recurrence(device, variant):
-    layer, x = build(variant, device), text(device, 2, 9)
+OPTIONS = [
+    {},
+    {"heads": 2, "value_heads": 6, "max_beta": 2.0, "conv_bias": True, "activation": "sigmoid"},
+    {"heads": 2, "head_dim": 9, "expand": 4 / 3, "conv_size": 0, "gate": False},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_it_is_its_recurrence(device, options):
+    layer, x = made("gated_delta_net", device, **options), text(device, 2, 9)
     assert distance(layer(x).y, torch.stack([written_out(layer, row) for row in x])) < 1e-12
 
 

@@ -7,29 +7,44 @@ import torch
 import torch.nn.functional as F
 
 from lavagna import layers
-from sample_layers import D, build, distance, rms, text
+from sample_layers import D, distance, made, rms, text
 
 
 def written_out(layer, x):
     """The recurrence of one sequence (t, d), head by head."""
     heads, size = layer.keys
     q, k, v = (x @ layer.qkv.linear.weight.T).split(layer.qkv.sizes, -1)
-    q, k, v = q.reshape(-1, heads, size), k.reshape(-1, heads, size), v.reshape(-1, *layer.values)
+    if layer.feature_map == "relu":
+        q, k = q.clamp_min(0), k.clamp_min(0)
+    q, k, v = q.reshape(len(x), -1, size), k.reshape(-1, heads, size), v.reshape(len(x), heads, -1)
     down, up = layer.decay.down, layer.decay.up
     alpha = torch.sigmoid(x @ down.weight.T @ up.weight.T + up.bias).reshape(-1, heads, size) ** (1 / 16)
-    reads = torch.zeros_like(v)
-    for h in range(heads):
-        S = torch.zeros(layer.values.size, size, dtype=x.dtype, device=x.device)
+    if layer.lower_bound is not None:
+        alpha = alpha.clamp_min(math.exp(layer.lower_bound))
+    reads = torch.zeros(len(x), *layer.values, dtype=x.dtype, device=x.device)
+    for i in range(layer.values.count):
+        S, h = torch.zeros(layer.values.size, size, dtype=x.dtype, device=x.device), i // layer.group
         for t in range(len(x)):
             S = S * alpha[t, h] + torch.outer(v[t, h], k[t, h])
-            reads[t, h] = S @ q[t, h] / math.sqrt(size)
-    gate = (x @ layer.gate.weight.T).reshape(v.shape)
-    y = rms(reads, layer.norm.eps) * layer.norm.weight * F.silu(gate)
+            reads[t, i] = S @ q[t, i] / math.sqrt(size)
+    y = rms(reads, layer.norm.eps)
+    y = y if layer.norm.weight is None else y * layer.norm.weight
+    if layer.gate is not None:
+        gate = (x @ layer.gate.weight.T).reshape(y.shape)
+        y = y * {"silu": gate * torch.sigmoid(gate), "sigmoid": torch.sigmoid(gate)}[layer.norm.activation]
     return y.reshape(len(x), -1) @ layer.out.weight.T
 
 
-def test_it_is_its_recurrence(device):
-    layer, x = build("gla", device), text(device, 2, 9)
+OPTIONS = [
+    {},
+    {"heads": 4, "kv_heads": 2, "lower_bound": -0.04, "feature_map": "relu", "activation": "sigmoid", "affine": False},
+    {"heads": 2, "kv_heads": 1, "gate": False, "expand": 2},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_it_is_its_recurrence(device, options):
+    layer, x = made("gla", device, **options), text(device, 2, 9)
     assert distance(layer(x).y, torch.stack([written_out(layer, row) for row in x])) < 1e-12
 
 

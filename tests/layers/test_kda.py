@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import lavagna as lv
 from lavagna import layers
 from lavagna.forms import FORMS
-from sample_layers import D, build, convolved, distance, rms, text
+from sample_layers import D, convolved, distance, made, rms, text
 
 
 def log_decays(layer, x):
@@ -46,9 +46,12 @@ def written_out(layer, x, S=None):
     return y.reshape(len(x), -1) @ layer.out.weight.T, memory
 
 
-@pytest.mark.parametrize("variant", ["kda", "kda grouped", "kda bounded"])
-def test_it_is_its_recurrence(device, variant):
-    layer, x = build(variant, device), text(device, 2, 9)
+OPTIONS = [{}, {"lower_bound": -5.0, "expand": 2, "conv_size": 0}, {"heads": 2, "value_heads": 4, "gate_bias": False}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_it_is_its_recurrence(device, options):
+    layer, x = made("kda", device, **options), text(device, 2, 9)
     ys, memories = zip(*(written_out(layer, row) for row in x), strict=True)
     for form in layer.forms:
         y, state = layer(x, form=form)
@@ -59,7 +62,7 @@ def test_it_is_its_recurrence(device, variant):
 @pytest.mark.parametrize("length", [9, 70])
 def test_with_all_channels_of_a_head_alike_it_is_gated_delta_net(device, length):
     kda = layers.build("kda", D, heads=2, value_heads=4, gate_rank=D, gate_bias=False, expand=2).to(device).double()
-    gated = layers.build("gated_delta_net", D, heads=2, value_heads=4, gate_activation="sigmoid").to(device).double()
+    gated = layers.build("gated_delta_net", D, heads=2, value_heads=4, activation="sigmoid").to(device).double()
     with torch.no_grad():
         for one in (kda.step.down, kda.gate.down):
             one.weight.copy_(torch.eye(D))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lavagna.modules.feature_map import FEATURE_MAPS, NEVER_NEGATIVE, feature_map
+from lavagna.modules.feature_map import FEATURE_MAPS, NEVER_NEGATIVE, dpfp, feature_map
 
 
 @pytest.mark.parametrize("name", FEATURE_MAPS)
@@ -20,3 +20,13 @@ def test_elu_plus_one_is_the_exponential_below_zero_and_a_line_above():
 def test_an_unknown_name_lists_the_legal_ones():
     with pytest.raises(ValueError, match="layer: feature_map must be one of identity, elu_plus_one, relu"):
         feature_map("layer", "softmax")
+
+
+def test_products_of_neighbors_are_those_of_the_paper(device):
+    """nu = 2 of (1, -2): r = (1, 0, 0, 2), times r one place and two places on."""
+    features = dpfp(torch.tensor([1.0, -2.0], device=device), 2)
+    assert features.tolist() == [2.0, 0, 0, 0, 0, 0, 0, 0]
+    x = torch.randn(7, 5, device=device, dtype=torch.float64)
+    r = torch.cat([x.clamp_min(0), (-x).clamp_min(0)], -1)
+    right = torch.stack([r[:, i] * r[:, i - j] for j in (1, 2, 3) for i in range(10)], -1)
+    assert torch.equal(dpfp(x, 3), right) and (right >= 0).all()

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from lavagna.modules.activation import ACTIVATIONS
-from lavagna.modules.norm import GatedRMSNorm, GroupedRMSNorm, HeadNorm, LayerNorm, RMSNorm, unit
+from lavagna.modules.norm import GatedRMSNorm, GroupedRMSNorm, HeadNorm, LayerNorm, RMSNorm, shares, unit
 
 # SiLU of this is 1: an open gate.
 OPEN = 1.2784645427610738
@@ -134,3 +134,11 @@ def test_a_zero_centered_norm_is_the_plain_one_with_one_added_to_its_weight(devi
         norm.weight.copy_(torch.randn(6))
         plain.weight.copy_(1 + norm.weight)
     assert torch.equal(norm(x), plain(x))
+
+
+def test_shares_add_up_to_one_and_a_zero_vector_has_a_finite_gradient(device):
+    x = torch.randn(4, 6, device=device, dtype=torch.float64)
+    assert torch.allclose(shares(x).abs().sum(-1), torch.ones(4, device=device, dtype=torch.float64), rtol=1e-14)
+    zero = torch.zeros(1, 6, device=device, requires_grad=True)
+    shares(zero).sum().backward()
+    assert not shares(zero).any() and zero.grad.isfinite().all()

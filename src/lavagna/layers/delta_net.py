@@ -8,12 +8,14 @@ from lavagna.algebra.transition import householder
 from lavagna.layers.layer import Layer
 from lavagna.modules.heads import heads_of, value_heads_of
 from lavagna.modules.linear import Linear, WideLinear
-from lavagna.modules.norm import GatedRMSNorm, RMSNorm, unit
-from lavagna.modules.options import number, switch
+from lavagna.modules.norm import GatedRMSNorm, shares, unit
+from lavagna.modules.options import choice, number, switch
 from lavagna.modules.precision import wide_dtype
-from lavagna.modules.projection import QKV
+from lavagna.modules.projection import BENT, QKV
 from lavagna.modules.steps import Steps
 from lavagna.state import State
+
+NORMS = {"l2": unit, "sum": shares}
 
 
 class DeltaNet(Layer):
@@ -27,6 +29,9 @@ class DeltaNet(Layer):
 
     - heads, head_dim: of the keys; the largest size up to 64 that divides d_model by default.
     - expand: width of a value over that of a key, 1.
+    - conv_size, conv_bias: 0 for no convolution.
+    - qk_activation: of q and k in the place of "silu": "relu", "elu_plus_one" or "identity".
+    - qk_norm: "l2", vectors of length one, or "sum", of absolute values that add up to one.
     - max_beta: 1, or 2 to let a step turn what it finds to its negative (Grazzi et al. 2025, arXiv 2411.12537).
 
     State: `memory` (b, h, v, k), `window` (b, conv_size - 1, channels of q, k, v).
@@ -43,6 +48,9 @@ class DeltaNet(Layer):
         head_dim: int | None = None,
         expand: float = 1,
         conv_size: int = 4,
+        conv_bias: bool = False,
+        qk_activation: str = "silu",
+        qk_norm: str = "l2",
         max_beta: float = 1.0,
         gate: bool = False,
         norm_eps: float = 1e-5,
@@ -51,14 +59,17 @@ class DeltaNet(Layer):
         number(self.name, "norm_eps", norm_eps, zero=True)
         number(self.name, "max_beta", max_beta, most=2)
         switch(self.name, "gate", gate)
+        choice(self.name, "qk_activation", qk_activation, BENT)
+        choice(self.name, "qk_norm", qk_norm, NORMS)
         self.keys = heads_of(self.name, d_model, heads, head_dim)
         self.values = value_heads_of(self.name, self.keys, None, expand)
-        self.max_beta = max_beta
+        self.max_beta, self.qk_norm = max_beta, qk_norm
         width = self.values.count * self.values.size
-        self.qkv = QKV(self.name, d_model, self.keys, self.values, conv_size=conv_size)
+        conv = {"conv_size": conv_size, "conv_bias": conv_bias}
+        self.qkv = QKV(self.name, d_model, self.keys, self.values, activations=(qk_activation, "silu"), **conv)
         self.beta = WideLinear(d_model, self.keys.count)
         self.gate = Linear(d_model, width) if gate else None
-        self.norm = (GatedRMSNorm if gate else RMSNorm)(self.values.size, eps=norm_eps)
+        self.norm = GatedRMSNorm(self.values.size, eps=norm_eps)
         self.out = Linear(width, d_model)
         self.reset_parameters()
 
@@ -68,9 +79,10 @@ class DeltaNet(Layer):
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         q, k, v, tensors = self.qkv(x, state, steps)
-        q, k = unit(q) * self.keys.size**-0.5, unit(k)
+        normalized = NORMS[self.qk_norm]
+        q, k = normalized(q) * self.keys.size**-0.5, normalized(k)
         beta = self.max_beta * self.beta(x).sigmoid().unsqueeze(-1)
         write = (beta * v).to(v.dtype)
         o, tensors["memory"] = steps.recur(householder(k, beta), q, k, write, state.memory)
-        gates = () if self.gate is None else (self.gate(x).unflatten(-1, self.values),)
-        return self.out(self.norm(o, *gates).flatten(2)), tensors
+        gate = None if self.gate is None else self.gate(x).unflatten(-1, self.values)
+        return self.out(self.norm(o, gate).flatten(2)), tensors

@@ -31,7 +31,7 @@ class GatedDeltaNet(Layer):
     - value_heads: a multiple of heads; value head i reads key head i // (value_heads / heads).
     - expand: width of a value over that of a key, 2.
     - conv_size, conv_bias: 0 for no convolution.
-    - gate, gate_activation: whether the output is gated, by "silu", "sigmoid" or another activation.
+    - gate, activation: whether the output is gated, and by what: "silu", "sigmoid" or another activation.
     - max_beta: 1, or 2 to let a step turn what it finds to its negative (Grazzi et al. 2025, arXiv 2411.12537).
 
     State: `memory` (b, hv, v, k), `window` (b, conv_size - 1, channels of q, k, v). Initial decay rates exp(A_log) are
@@ -53,14 +53,14 @@ class GatedDeltaNet(Layer):
         conv_bias: bool = False,
         max_beta: float = 1.0,
         gate: bool = True,
-        gate_activation: str = "silu",
+        activation: str = "silu",
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__(d_model)
         number(self.name, "norm_eps", norm_eps, zero=True)
         number(self.name, "max_beta", max_beta, most=2)
         switch(self.name, "gate", gate)
-        choice(self.name, "gate_activation", gate_activation, ACTIVATIONS)
+        choice(self.name, "activation", activation, ACTIVATIONS)
         keys = heads_of(self.name, d_model, heads, head_dim)
         values = value_heads_of(self.name, keys, value_heads, expand)
         self.keys, self.values, self.max_beta = keys, values, max_beta
@@ -76,7 +76,7 @@ class GatedDeltaNet(Layer):
         self.step = WideLinear(d_model, values.count)
         self.beta = WideLinear(d_model, values.count)
         self.gate = Linear(d_model, values.count * values.size) if gate else None
-        self.norm = GatedRMSNorm(values.size, eps=norm_eps, activation=gate_activation)
+        self.norm = GatedRMSNorm(values.size, eps=norm_eps, activation=activation)
         self.out = Linear(values.count * values.size, d_model)
         self.A_log = nn.Parameter(torch.empty(values.count))
         self.dt_bias = nn.Parameter(torch.empty(values.count))

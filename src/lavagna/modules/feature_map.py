@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
+from jaxtyping import Shaped
 from torch import Tensor
 
 FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -18,3 +20,13 @@ def feature_map(call: str, name: str) -> Callable[[Tensor], Tensor]:
     if name not in FEATURE_MAPS:
         raise ValueError(f"{call}: feature_map must be one of {', '.join(FEATURE_MAPS)}, but came as {name!r}.")
     return FEATURE_MAPS[name]
+
+
+def dpfp(x: Shaped[Tensor, "*axes k"], nu: int) -> Shaped[Tensor, "*axes f"]:
+    """The deterministic parameter-free projection: `r_i r_{i - j}` for r = [relu(x), relu(-x)] and j = 1 .. nu.
+
+    2 nu k features, never negative, few of them not zero: of a pair of channels only the quadrant that x is in answers.
+    Schlag, Irie and Schmidhuber 2021, arXiv 2102.11174, section 5.3.
+    """
+    r = torch.cat([F.relu(x), F.relu(-x)], -1)
+    return torch.cat([r * r.roll(j, -1) for j in range(1, nu + 1)], -1)

@@ -155,3 +155,9 @@ def unit(x: Shaped[Tensor, "*axes k"], *, eps: float = 1e-6) -> Shaped[Tensor, "
     """Vectors of length one, `x / sqrt(sum(x^2) + eps)`; a zero vector stays zero, with a finite gradient."""
     y = wide(x)
     return (y * torch.rsqrt(y.square().sum(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def shares(x: Shaped[Tensor, "*axes k"], *, eps: float = 1e-6) -> Shaped[Tensor, "*axes k"]:
+    """Vectors whose absolute values add up to one, `x / max(sum |x|, eps)`; a zero vector stays zero."""
+    y = wide(x)
+    return (y / y.abs().sum(-1, keepdim=True).clamp_min(eps)).to(x.dtype)
