@@ -122,24 +122,26 @@ def _chosen(form: str, backend: str, chunk: int | None, read: str) -> Callable[[
 def _fastest(inputs: _Inputs) -> str:
     batch, steps, heads, values = inputs.v.shape
     keys, log_decay = inputs.k.shape[3], inputs.a.log_decay
-    if inputs.a.right is not None or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         # A compiler unrolls the loop and the tree.
         return "recurrent" if steps <= FEW else "chunkwise"
     numbers = batch * heads * values * keys * (2 if inputs.v.is_complex() else 1)
     diagonal = log_decay is not None and log_decay.shape[3] > 1
-    return fastest(steps, values * keys, numbers, diagonal=diagonal, device=inputs.v.device.type)
+    name = fastest(steps, values * keys, numbers, diagonal=diagonal, device=inputs.v.device.type)
+    # Two steps with a rank-one part fold to a full matrix: the tree pays for none of them.
+    return "chunkwise" if name == "scan" and inputs.a.right is not None else name
 
 
 def fastest(steps: int, numbers_a_head: int, numbers: int, *, diagonal: bool, device: str = "cpu") -> str:
-    """The form that `auto` takes of `steps` steps where no chunk size was asked for and nothing has a rank-one part.
+    """The form that `auto` takes of `steps` steps without a chunk size; chunks for rank-one parts in place of the tree.
 
     `numbers_a_head` is how many numbers a head remembers, `numbers` how many real ones all heads of all rows do,
     `diagonal` whether each key channel has a decay of its own.
 
     - Up to 3 steps, the loop over steps: generation.
     - A memory that is not narrow, as one with a rank-one part: chunks, whose work is matrix products.
-    - A narrow memory (Mamba 1 x 16, S4D 1 x 32, S5 1 x 1), where a chunk's scores would outnumber what they stand for:
-      on a CPU the loop again, if each step has enough to do (1024 channels of Mamba), else the tree.
+    - A narrow memory (Mamba and Longhorn 1 x 16, S4D 1 x 32, S5 1 x 1), where a chunk's scores would outnumber what
+      they stand for: on a CPU the loop again, if each step has enough to do (1024 channels of Mamba), else the tree.
 
     Measured on one thread over those shapes, t 64 to 4096: 2 to 20 times faster than chunks, forward and with the
     backward.

@@ -24,11 +24,11 @@ class DeltaProduct(Layer):
         S_t,j = S_t,j-1 (I - beta_t,j k_t,j k_t,j^T) + beta_t,j v_t,j k_t,j^T          j = 1 .. factors
         S_t,0 = alpha_t S_{t-1}          S_t = S_t,factors          o_t = S_t q_t / sqrt(head_dim)
 
-    A token has one query and `factors` keys, values and betas; only the memory after the last factor is read. With betas
-    up to 2 two factors can rotate what is stored, and n of them permute n + 1 things, which one alone can't. q, k, v are
-    projections of x, convolved over `conv_size` tokens and passed through SiLU; q and k have length one. Each head's
-    read is RMS-normalized and, with `gate`, gated by silu. With one factor it is `delta_net`; with `fading`,
-    `gated_delta_net`.
+    A token has one query and `factors` keys, values and betas; only the memory after the last factor is read. With
+    betas up to 2 two factors can rotate what is stored, and n of them permute n + 1 things, which one alone can't.
+    q, k, v are projections of x, convolved over `conv_size` tokens and passed through SiLU; q and k have length one.
+    Each head's read is RMS-normalized and, with `gate`, gated by silu. With one factor it is `delta_net`; with
+    `fading`, `gated_delta_net`.
 
     - factors: Householder factors a token, 2.
     - fading: whether the memory first fades by alpha_t = exp(-exp(A_log) softplus(W_a x_t + dt_bias)), a number for
