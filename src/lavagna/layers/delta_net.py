@@ -15,7 +15,7 @@ from lavagna.modules.projection import BENT, QKV
 from lavagna.modules.steps import Steps
 from lavagna.state import State
 
-NORMS = {"l2": unit, "sum": shares}
+QK_NORMS = {"l2": unit, "sum": shares}
 
 
 class DeltaNet(Layer):
@@ -60,7 +60,7 @@ class DeltaNet(Layer):
         number(self.name, "max_beta", max_beta, most=2)
         switch(self.name, "gate", gate)
         choice(self.name, "qk_activation", qk_activation, BENT)
-        choice(self.name, "qk_norm", qk_norm, NORMS)
+        choice(self.name, "qk_norm", qk_norm, QK_NORMS)
         self.keys = heads_of(self.name, d_model, heads, head_dim)
         self.values = value_heads_of(self.name, self.keys, None, expand)
         self.max_beta, self.qk_norm = max_beta, qk_norm
@@ -79,7 +79,7 @@ class DeltaNet(Layer):
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         q, k, v, tensors = self.qkv(x, state, steps)
-        normalized = NORMS[self.qk_norm]
+        normalized = QK_NORMS[self.qk_norm]
         q, k = normalized(q) * self.keys.size**-0.5, normalized(k)
         beta = self.max_beta * self.beta(x).sigmoid().unsqueeze(-1)
         write = (beta * v).to(v.dtype)

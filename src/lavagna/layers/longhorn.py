@@ -41,7 +41,7 @@ class Longhorn(Layer):
     """
 
     name = "longhorn"
-    has_mlp = False
+    block_mlp = None
 
     def __init__(
         self,
