@@ -19,7 +19,7 @@ from lavagna.modules.steps import Steps
 from lavagna.state import State
 
 DECAYS = ("powers", "paper")
-RESCALES = ("none", "scale", "decay")
+RESCALES = ("none", "scale", "decay", "paper")
 # How channels pair up, and the exponents of their frequencies.
 ROTATIONS = {"interleaved": rotary.closed, "halves": rotary.standard}
 
@@ -37,14 +37,16 @@ class Retention(Layer):
       to log 1/512 over the heads (the third version of the paper). Kept as exact logarithms, see `log_gamma`.
     - heads, head_dim: of the keys, head_dim even; at least four heads by default where they can be 16 wide.
     - expand: width of a value over that of a key, 2.
-    - rescale: "scale", reads over sqrt(head_dim) as above; "decay", besides over sqrt(s_t), where s_t = 1 + gamma + ...
-      + gamma^(t-1) is what a row of decays sums to (torchscale step by step); "none", neither. The paper's third, over
-      the sum of a row's |scores|, is refused: no memory of fixed size knows that sum.
+    - rescale: "scale", reads over sqrt(head_dim) as above; "none", not even that; "decay", besides over sqrt(s_t), with
+      s_t = 1 + gamma + ... + gamma^(t-1) the sum of a row of decays (torchscale step by step); "paper", besides over
+      max(|sum of the row's scores|, 1), for which the memory keeps the sum of the faded keys as one more value. The sum
+      of |scores|, by which later torchscale divides where it has all of them, no memory of fixed size can keep.
     - rotation: "interleaved", neighbors a pair and exponents from 0 to 1 (torchscale), or "halves", first half with
       second and exponents below 1 (flash-linear-attention).
     - affine: whether the norm has weights, False; gate: whether there is one, True; activation: of the gate.
 
-    State: `memory` (b, h, v, k). Sun et al. 2023, arXiv 2307.08621; `MultiScaleRetention` of torchscale.
+    State: `memory` (b, h, v, k), v one more for "paper". Sun et al. 2023, arXiv 2307.08621; `MultiScaleRetention` of
+    torchscale.
     """
 
     name = "retention"
@@ -94,7 +96,7 @@ class Retention(Layer):
             raise ValueError(
                 f"{self.name}: rescale='scores', a read over the sum of its scores' absolute values, needs the scores "
                 "of all steps before, which a memory of fixed size does not hold; but for norm_eps it cancels in the "
-                "norm. Use rescale='decay', as the published code does step by step."
+                "norm. Use rescale='paper', the absolute value of their sum, or 'decay', torchscale's step by step."
             )
         choice(self.name, "rescale", rescale, RESCALES)
 
@@ -119,7 +121,8 @@ class Retention(Layer):
         return torch.expm1((positions + 1).unsqueeze(-1) * log_gamma) / torch.expm1(log_gamma)
 
     def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        shape = (batch, *self.values, self.keys.size)
+        count, size = self.values
+        shape = (batch, count, size + (self.rescale == "paper"), self.keys.size)
         return {"memory": torch.zeros(shape, device=device, dtype=wide_dtype(dtype))}
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
@@ -128,14 +131,18 @@ class Retention(Layer):
         q, k = q.unflatten(-1, self.keys), k.unflatten(-1, self.keys)
         if self.rescale != "none":
             q = q * self.keys.size**-0.5
-        if self.rescale == "decay":
+        if self.rescale in ("decay", "paper"):
             # A factor of a read is one of its query: here, before anything of them is rounded or grows too large.
             q = q * self.decay_sums(positions).rsqrt().to(wide_dtype(x.dtype)).unsqueeze(-1)
         angles = ROTATIONS[self.rotation](self.keys.size, device=x.device)
         q, k = (rotary.rotate(z, positions, angles, pairs=self.rotation).to(v.dtype) for z in (q, k))
-        log_gamma = self.log_gamma(device=x.device).to(wide_dtype(x.dtype))
-        o, memory = steps.recur(
-            scalar(log_gamma[None, None, :, None]), q, k, v.unflatten(-1, self.values), state.memory
-        )
+        o, memory = self._read(q, k, v.unflatten(-1, self.values), state, steps)
         y = self.norm(o, *(gate.unflatten(-1, self.values) for gate in gates))
         return self.out(y.flatten(2)), {"memory": memory}
+
+    def _read(self, q: Tensor, k: Tensor, v: Tensor, state: State, steps: Steps) -> tuple[Tensor, Tensor]:
+        log_gamma = self.log_gamma(device=v.device).to(wide_dtype(v.dtype))
+        if self.rescale == "paper":
+            v = torch.cat([v, torch.ones_like(v[..., :1])], -1)
+        o, memory = steps.recur(scalar(log_gamma[None, None, :, None]), q, k, v, state.memory)
+        return (o[..., :-1] / o[..., -1:].abs().clamp_min(1) if self.rescale == "paper" else o), memory
