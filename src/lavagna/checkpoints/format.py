@@ -55,6 +55,6 @@ class Format(ABC):
         return set()
 
 
-def vocabulary(size: int, rows: int) -> dict[str, int]:
+def vocabulary(size: int, rows: int) -> dict[str, Any]:
     """The fields of a `ModelConfig` for a vocabulary whose matrices have more rows than there are tokens."""
     return {"vocab_size": size, "vocab_multiple": rows if rows > size else 1}

@@ -11,6 +11,8 @@ FORMATS: dict[str, str] = {
     "mamba": "mamba:Mamba",
     "falcon_mamba": "mamba:FalconMamba",
     "mamba2": "mamba2:Mamba2",
+    "xlstm": "xlstm:XLSTM",
+    "xlstm_large": "xlstm:NativeXLSTM",
     "state_spaces": "state_spaces:StateSpaces",
 }
 
