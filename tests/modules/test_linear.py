@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lavagna.modules.linear import Linear, LowRank, WideLinear, reset_xavier
+from lavagna.modules.linear import Linear, LowRank, WideLinear, reset_orthogonal, reset_xavier
 
 
 @pytest.mark.parametrize("make", [lambda: Linear(4, 3, bias=True), lambda: LowRank(4, 2, 3)])
@@ -47,3 +47,22 @@ def test_each_block_of_a_joined_weight_is_drawn_as_a_matrix_of_its_own():
     first, second = (block.abs().max().item() for block in weight.detach().split([100, 600]))
     assert 0.99 * (6 / 200) ** 0.5 < first <= (6 / 200) ** 0.5
     assert 0.99 * (6 / 700) ** 0.5 < second <= (6 / 700) ** 0.5
+
+
+@pytest.mark.parametrize("shape", [(40, 30), (30, 40)])
+def test_an_orthogonal_weight_keeps_lengths_on_its_shorter_side(shape):
+    for dtype in (torch.float32, torch.bfloat16):
+        weight = torch.nn.Parameter(torch.empty(shape, dtype=dtype))
+        reset_orthogonal(weight, gain=0.5)
+        tall = weight.detach().float() if shape[0] > shape[1] else weight.detach().float().T
+        assert torch.allclose(tall.T @ tall, 0.25 * torch.eye(30), atol=1e-6 if dtype == torch.float32 else 5e-3)
+
+
+def test_a_map_of_low_rank_may_bend_in_the_middle(device):
+    bent, plain = LowRank(6, 2, 5, activation=torch.tanh, bias=False), LowRank(6, 2, 5)
+    bent.reset_parameters()
+    plain.reset_parameters()
+    plain.load_state_dict(bent.state_dict(), strict=False)
+    x = torch.randn(3, 6)
+    assert torch.allclose(bent(x), torch.tanh(x @ bent.down.weight.T) @ bent.up.weight.T, atol=1e-6)
+    assert torch.allclose(plain(x), x @ bent.down.weight.T @ bent.up.weight.T, atol=1e-6)

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from lavagna.modules.precision import wide
 from lavagna.modules.weight_decay import exempt
 
+# The logarithm of a rate at which nothing is left after a step, and that still is a float32.
+FASTEST = 80.0
+
 
 def step_size(x: Float[Tensor, "*axes h"], bias: Float[Tensor, " h"]) -> Float[Tensor, "*axes h"]:
     """How long a step lasts, `softplus(x + bias)`, float32 at least."""
@@ -19,6 +22,14 @@ def step_size(x: Float[Tensor, "*axes h"], bias: Float[Tensor, " h"]) -> Float[T
 def rate(log: Float[Tensor, " h"]) -> Float[Tensor, "1 1 h 1"]:
     """The log-decay of a step of length one, `-exp(log)`, float32 at least, shaped as a constant decay per head."""
     return -wide(log).exp()[None, None, :, None]
+
+
+def log_decay_of(log_rate: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
+    """The log-decay of a step at a rate that is given by its logarithm, `-exp(log_rate)`, float32 at least.
+
+    Held at a logarithm of 80: what decays faster is gone all the same, and gradients stay finite.
+    """
+    return -wide(log_rate).clamp_max(FASTEST).exp()
 
 
 def reset_rates(log: nn.Parameter, *, low: float, high: float) -> None:

@@ -16,6 +16,9 @@ FEED_FORWARDS = {
     "geglu": "mlp:geglu",
     "geglu_tanh": "mlp:geglu_tanh",
     "geglu_tanh_bias": "mlp:geglu_tanh_bias",
+    "rwkv4": "channel_mix:rwkv4",
+    "rwkv6": "channel_mix:rwkv6",
+    "rwkv7": "channel_mix:rwkv7",
 }
 
 

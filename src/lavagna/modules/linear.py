@@ -1,12 +1,14 @@
 """Linear maps that draw no random numbers until `reset_parameters` is called."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from lavagna.autocast import without_autocast
-from lavagna.modules.precision import wide
+from lavagna.modules.precision import wide, wide_dtype
 from lavagna.modules.weight_decay import exempt
 
 
@@ -47,14 +49,25 @@ class WideLinear(Linear):
 
 
 class LowRank(nn.Module):
-    """Two linear maps through a narrow middle, `W_2 W_1 x + b`: gates that cost few parameters.
+    """Two linear maps through a narrow middle, `W_2 f(W_1 x) + b`: gates that cost few parameters.
 
-    Decays need them float32 at least (`wide`); what gates an output has the precision of the output.
+    `activation` f is the identity by default. Decays need the maps float32 at least (`wide`); what gates an output has
+    the precision of the output.
     """
 
-    def __init__(self, d_in: int, rank: int, d_out: int, *, bias: bool = True, wide: bool = True) -> None:
+    def __init__(
+        self,
+        d_in: int,
+        rank: int,
+        d_out: int,
+        *,
+        activation: Callable[[Tensor], Tensor] | None = None,
+        bias: bool = True,
+        wide: bool = True,
+    ) -> None:
         super().__init__()
         kind = WideLinear if wide else Linear
+        self.activation = activation
         self.down = kind(d_in, rank)
         self.up = kind(rank, d_out, bias=bias)
 
@@ -64,7 +77,8 @@ class LowRank(nn.Module):
         self.up.reset_parameters()
 
     def forward(self, x: Shaped[Tensor, "... d_in"]) -> Shaped[Tensor, "... d_out"]:
-        return self.up(self.down(x))
+        middle = self.down(x)
+        return self.up(middle if self.activation is None else self.activation(middle))
 
 
 class HeadLinear(nn.Module):
@@ -117,3 +131,19 @@ def reset_normal(weight: Shaped[Tensor, "..."], std: float) -> None:
     # The meta device has no values to draw, and torch imports its compiler to find that out.
     if not weight.is_meta:
         nn.init.normal_(weight, std=std)
+
+
+def reset_orthogonal(weight: Shaped[Tensor, "d_out d_in"], *, gain: float) -> None:
+    """Set a weight to `gain` times a random matrix whose rows, or columns where these are fewer, are orthonormal.
+
+    Saxe, McClelland and Ganguli 2014, arXiv 1312.6120.
+    """
+    # The meta device has no values to draw, and a factorization in half precision does not exist.
+    if weight.is_meta:
+        return
+    shape = (max(weight.shape), min(weight.shape))
+    q, r = torch.linalg.qr(torch.randn(shape, device=weight.device, dtype=wide_dtype(weight.dtype)))
+    with torch.no_grad():
+        # Without these signs the factorization favors some matrices over others.
+        q = gain * q * r.diagonal().sign()
+        weight.copy_(q if weight.shape[0] == len(q) else q.mT)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lavagna.algebra.transition import Transition
 from lavagna.dispatch import FEW, Result, recur
+from lavagna.modules.joined import joined
 from lavagna.packing import Rows, as_mask, as_offsets, masked_rows, packed_rows
 
 
@@ -136,7 +137,10 @@ class Steps:
         """
         mask = self.mask if self.mask is None or parts == 1 else self.mask.repeat_interleave(parts, 1)
         offsets = None if self.offsets is None else [parts * i for i in self.offsets]
-        return recur(a, q, k, v, memory, form=self.form, backend=self.backend, read=read, mask=mask, cu_seqlens=offsets)
+        options = {"form": self.form, "backend": self.backend, "read": read, "mask": mask, "cu_seqlens": offsets}
+        output, last = recur(a, q, k, v, memory, **options)
+        # What a single step reads before it writes knows nothing of its transition.
+        return Result(joined(output, *a.parts.values()) if read == "before" else output, last)
 
     def need_torch(self, call: str) -> None:
         """Raises ValueError where a kernel was asked for, which a layer with a loop of its own doesn't have."""
