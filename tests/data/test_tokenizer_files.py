@@ -18,6 +18,17 @@ def test_a_vocabulary_is_found_under_the_name_it_is_published_by(tmp_path):
     assert load_tokenizer(tmp_path) == WorldTokenizer({1: b"a"})
 
 
+def test_of_two_that_rwkv_models_use_the_one_that_fits_the_model_is_taken(tmp_path):
+    pile, world = Tokenizer.bytes(), WorldTokenizer({1: b"a", 299: b"b"})
+    pile.save(tmp_path / "20B_tokenizer.json")
+    assert load_tokenizer(tmp_path) == pile
+    world.save(tmp_path)
+    assert load_tokenizer(tmp_path) == load_tokenizer(tmp_path, rows=300) == world
+    assert load_tokenizer(tmp_path, rows=256) == pile
+    (tmp_path / "20B_tokenizer.json").unlink()
+    assert load_tokenizer(tmp_path, rows=256) == world
+
+
 def test_a_folder_without_one_gives_none(tmp_path):
     (tmp_path / "notes.txt").write_text("no vocabulary")
     assert load_tokenizer(tmp_path) is None

@@ -143,6 +143,8 @@ def test_a_folder_gives_its_only_vocabulary(tmp_path):
         WorldTokenizer.load(tmp_path)
     written(tmp_path, "1 'a' 1")
     assert WorldTokenizer.load(tmp_path).encode("aa") == [1, 1]
+    (tmp_path / "rwkv_vocab_v2.txt").write_bytes(b"1 'a' 1")
+    assert WorldTokenizer.load(tmp_path).encode("aa") == [1, 1]
     (tmp_path / "rwkv_vocab_v2.txt").write_text("1 'b' 1")
     with pytest.raises(ValueError, match="several vocabularies: rwkv_vocab_v1.txt, rwkv_vocab_v2.txt"):
         WorldTokenizer.load(tmp_path)

@@ -40,4 +40,5 @@ def load(
     made = plan(path)
     place(made.model, torch.get_default_device() if device is None else torch.device(device))
     fill(made, dtype)
-    return Loaded(made.model.eval(), load_tokenizer(path if path.is_dir() else path.parent))
+    rows = getattr(made.model.config, "vocab_rows", None)
+    return Loaded(made.model.eval(), load_tokenizer(path if path.is_dir() else path.parent, rows=rows))

@@ -64,7 +64,7 @@ class WorldTokenizer(AbstractTokenizer):
             except ValueError as error:
                 raise ValueError(
                     f"WorldTokenizer.load: '{file}', line {place}, {_shortened(line)}: {error}. "
-                    "Give a vocabulary as RWKV publishes it, a line each: id, token as a Python literal, bytes in it."
+                    "Give a vocabulary as RWKV publishes it, a line each: id, token as a Python literal, bytes in it"
                 ) from None
             tokens[id] = token
             seen[token] = id
@@ -87,7 +87,7 @@ class WorldTokenizer(AbstractTokenizer):
         if end < len(data):
             raise ValueError(
                 f"encode: no token fits at byte {end} of the text, {data[end : end + 8]!r}, because the vocabulary "
-                f"lacks the byte {data[end]:#04x}. Use one that has all 256 bytes, as the published one does."
+                f"lacks the byte {data[end]:#04x}. Use one that has all 256 bytes, as the published one does"
             )
         return ids
 
@@ -114,13 +114,14 @@ class WorldTokenizer(AbstractTokenizer):
 
 def _only_file(path: Path) -> Path:
     found = sorted(path.glob("rwkv_vocab*.txt")) if path.is_dir() else [path]
-    if len(found) > 1:
+    # The same file under an older and a newer name is no choice to make.
+    if len({file.read_bytes().replace(b"\r\n", b"\n") for file in found[1:] and found}) > 1:
         names = ", ".join(file.name for file in found)
-        raise ValueError(f"WorldTokenizer.load: '{path}' has several vocabularies: {names}. Give one of them.")
+        raise ValueError(f"WorldTokenizer.load: '{path}' has several vocabularies: {names}. Give one of them")
     if not found or not found[0].is_file():
         raise FileNotFoundError(
             f"WorldTokenizer.load: there is no vocabulary at '{path}'. Give a file such as rwkv_vocab_v20230424.txt "
-            "or a folder that holds one."
+            "or a folder that holds one"
         )
     return found[0]
 
