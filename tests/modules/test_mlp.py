@@ -9,6 +9,7 @@ from lavagna.modules.steps import Steps
 ACTIVATIONS = {
     "swiglu": lambda x: x * torch.sigmoid(x),
     "geglu": lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2,
+    "reglu": lambda x: x.clamp_min(0),
     "geglu_tanh": lambda x: x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
 }
 

@@ -21,6 +21,8 @@ class Format(ABC):
     name: ClassVar[str]
     # Their names of the embedding and the head where both may be one matrix: a tied file may have either or both.
     tied: ClassVar[tuple[str, str] | None] = None
+    # Whether a file that is given alone is read with the config.json beside it.
+    beside: ClassVar[bool] = False
 
     @abstractmethod
     def recognizes(self, config: Config, names: Collection[str]) -> bool:

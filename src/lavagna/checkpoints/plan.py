@@ -113,7 +113,7 @@ def _recognized(path: Path, config: Config, weights: Weights) -> tuple[Format, C
     # A file given alone may lie among others, with a config.json that is not its own.
     for said in [config] if path.is_dir() else [{}, config]:
         if (format := formats.recognized(said, names)) is not None:
-            return format, said
+            return format, config if format.beside else said
     kind = f"model_type {config['model_type']!r}" if "model_type" in config else "no model_type"
     first = ", ".join(list(names)[:3])
     raise ValueError(

@@ -15,6 +15,7 @@ FEED_FORWARDS = {
     "swiglu": "mlp:swiglu",
     "geglu": "mlp:geglu",
     "geglu_tanh": "mlp:geglu_tanh",
+    "reglu": "mlp:reglu",
     "geglu_tanh_bias": "mlp:geglu_tanh_bias",
     "rwkv4": "channel_mix:rwkv4",
     "rwkv6": "channel_mix:rwkv6",

@@ -49,4 +49,5 @@ class GatedMLP(FeedForward):
 swiglu = partial(GatedMLP, activation="silu")
 geglu = partial(GatedMLP, activation="gelu")
 geglu_tanh = partial(GatedMLP, activation="gelu_tanh")
+reglu = partial(GatedMLP, activation="relu")
 geglu_tanh_bias = partial(GatedMLP, activation="gelu_tanh", bias=True)

@@ -14,6 +14,8 @@ FORMATS: dict[str, str] = {
     "xlstm": "xlstm:XLSTM",
     "xlstm_large": "xlstm:NativeXLSTM",
     "state_spaces": "state_spaces:StateSpaces",
+    "torchscale_retnet": "torchscale:Torchscale",
+    "fairseq_retnet": "torchscale:Fairseq",
 }
 
 
