@@ -1,0 +1,144 @@
+"""Qwen3-Next of transformers, with dense feed-forward nets: the same logits, also where transformers' own are wrong."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import lavagna as lv
+from checkpoints.formats.comparison import (
+    damages,
+    distance,
+    logits,
+    of_transformers,
+    padded,
+    round_trip_is_exact,
+    same_logits,
+    saved,
+)
+from lavagna.checkpoints.formats import of_name
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 6,
+    "num_experts": 0,
+}
+VARIANTS = {
+    "four layers": {"num_hidden_layers": 4},
+    "other": {
+        "num_hidden_layers": 3,
+        "layer_types": ["full_attention", "linear_attention", "full_attention"],
+        "tie_word_embeddings": True,
+        "attention_bias": True,
+        "num_key_value_heads": 4,
+        "linear_num_value_heads": 2,
+        "linear_conv_kernel_dim": 3,
+        "rms_norm_eps": 1e-3,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+        # Experts in no layer, since layer 1 is spared.
+        "num_experts": 4,
+        "decoder_sparse_step": 2,
+        "mlp_only_layers": [0, 1, 2],
+    },
+}
+
+
+def build(transformers, **changed):
+    return transformers.Qwen3NextForCausalLM(transformers.Qwen3NextConfig(**SIZES | changed))
+
+
+def rewritten(folder, **changed):
+    """The folder with other values in its config.json; None takes a key away."""
+    config = json.loads((folder / "config.json").read_text()) | changed
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value != "gone"}))
+    return folder
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_theirs(transformers, variant, tmp_path):
+    model = build(transformers, **VARIANTS[variant])
+    same_logits(saved(model, tmp_path), of_transformers(model))
+    round_trip_is_exact(tmp_path)
+
+
+def test_theirs_reads_padding_in_the_middle(transformers, tmp_path):
+    model = build(transformers, num_hidden_layers=4)
+    ours, theirs = lv.load(saved(model, tmp_path))[0], of_transformers(model)
+    texts, mask, real = padded(torch.randint(50, (2, 23)), "middle")
+    alone = theirs(real[1])[0][0]
+    assert distance(logits(ours, texts, mask=mask)[0][1][mask[1]], alone) < 1e-4
+    assert distance(theirs(texts, mask=mask)[0][1][mask[1]], alone) > 1e-2
+
+
+def test_a_file_in_bfloat16_computes_in_float32_and_comes_back(transformers, tmp_path):
+    model = build(transformers, num_hidden_layers=4)
+    saved(model, tmp_path)
+    narrow = {name: x.bfloat16() for name, x in load_file(tmp_path / "model.safetensors").items()}
+    save_file(narrow, tmp_path / "model.safetensors", {"format": "pt"})
+    model.load_state_dict({name: x.float() for name, x in narrow.items()})
+    ids = torch.randint(50, (2, 20))
+    ours = lv.load(tmp_path, dtype=torch.float32)[0]
+    assert distance(logits(ours, ids)[0], of_transformers(model)(ids)[0]) < 1e-4
+    assert lv.load(tmp_path)[0].embedding.weight.dtype == torch.bfloat16
+    round_trip_is_exact(tmp_path)
+
+
+def test_a_configuration_of_older_versions_says_the_same(transformers, tmp_path):
+    model = build(transformers, num_hidden_layers=4, rope_parameters={"rope_type": "default", "rope_theta": 100.0})
+    old = rewritten(
+        saved(model, tmp_path),
+        rope_parameters="gone",
+        layer_types="gone",
+        rope_theta=100.0,
+        rope_scaling=None,
+        partial_rotary_factor=0.25,
+        full_attention_interval=4,
+    )
+    ids = torch.randint(50, (2, 9))
+    assert distance(logits(lv.load(old)[0], ids)[0], of_transformers(model)(ids)[0]) < 1e-4
+
+
+def test_heads_for_further_tokens_are_kept_aside(transformers, tmp_path):
+    folder = saved(build(transformers, num_hidden_layers=4), tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"mtp.fc.weight": torch.zeros(2, 2)}, folder / "model.safetensors", {"format": "pt"})
+    assert lv.load(folder)[0].config.depth == 4
+    round_trip_is_exact(folder)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"num_experts": 8}, r"looks like qwen3_next.*mixture of experts \(layer 0\)"),
+        ({"num_experts": 8, "mlp_only_layers": [0, 1, 2]}, r"mixture of experts \(layer 3\)"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "of the kind 'yarn'; read is 'default'"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        ({"layer_types": ["sliding_attention"] * 4}, "layer_types are.*linear_attention and full_attention are read"),
+        ({"num_attention_heads": "gone"}, "has no 'num_attention_heads'"),
+    ],
+)
+def test_another_model_is_refused_by_name(transformers, tmp_path, changed, message):
+    folder = rewritten(saved(build(transformers, num_hidden_layers=4), tmp_path), **changed)
+    with pytest.raises(ValueError, match=message):
+        lv.load(folder)
+
+
+def test_damages_are_named(transformers, tmp_path):
+    damages(saved(build(transformers, num_hidden_layers=4), tmp_path / "whole"), "qwen3_next", tmp_path)
+
+
+def test_a_model_of_ours_is_written_as_theirs_where_it_is_one(transformers, tmp_path):
+    format, model = of_name("qwen3_next"), lv.load(saved(build(transformers, num_hidden_layers=4), tmp_path))[0]
+    config = transformers.Qwen3NextConfig(**format.foreign_config(model.config))
+    again = transformers.Qwen3NextForCausalLM(config)
+    shapes = {name: x.shape for name, x in load_file(tmp_path / "model.safetensors").items()}
+    assert {name: x.shape for name, x in again.state_dict().items()} == shapes

@@ -1,0 +1,142 @@
+"""RecurrentGemma of transformers: the same logits, also where transformers' own are wrong."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import lavagna as lv
+from checkpoints.formats.comparison import (
+    damages,
+    distance,
+    logits,
+    of_transformers,
+    padded,
+    round_trip_is_exact,
+    same_logits,
+    saved,
+)
+from lavagna.checkpoints.formats import of_name
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 40,
+    "intermediate_size": 96,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 1,
+    "attention_window_size": 7,
+}
+VARIANTS = {
+    "as published": {},
+    "other": {
+        "block_types": ["attention", "recurrent"],
+        "num_hidden_layers": 2,
+        "lru_width": 60,
+        "conv1d_width": 3,
+        "attention_bias": True,
+        "num_key_value_heads": 5,
+        "tie_word_embeddings": False,
+        "logits_soft_cap": 5.0,
+        "attention_window_size": 100,
+    },
+}
+
+
+def build(transformers, **changed):
+    return transformers.RecurrentGemmaForCausalLM(transformers.RecurrentGemmaConfig(**SIZES | changed))
+
+
+@pytest.fixture
+def pair(transformers, tmp_path):
+    """One model, ours and theirs, and two texts."""
+    model = build(transformers)
+    return lv.load(saved(model, tmp_path))[0], model, torch.randint(1, 50, (2, 23))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_theirs(transformers, variant, tmp_path):
+    model = build(transformers, **VARIANTS[variant])
+    # Where theirs is wrong the next tests say so.
+    same_logits(saved(model, tmp_path), of_transformers(model), steps=False, cut=False, padding=False)
+    round_trip_is_exact(tmp_path)
+
+
+def theirs_in_pieces(transformers, model, ids, sizes):
+    """Their logits with the one cache that they return nothing of; the rest of the state is in the modules."""
+    cache, read = transformers.DynamicCache(config=model.config), []
+    model._setup_cache(model.config, len(ids), ids.device, torch.float32)
+    with torch.no_grad():
+        for piece in ids.split(sizes, 1):
+            read.append(model(piece, use_cache=True, cache=cache).logits)
+    return torch.cat(read, 1)
+
+
+def test_single_steps_of_theirs_are_ours(transformers, pair):
+    ours, model, ids = pair
+    stepped, state = [], None
+    for piece in ids.split([11] + [1] * 12, 1):
+        read, state = logits(ours, piece, state)
+        stepped.append(read)
+    theirs = theirs_in_pieces(transformers, model, ids, [11] + [1] * 12)
+    assert distance(torch.cat(stepped, 1), theirs) < 1e-4
+
+
+def test_theirs_loses_its_window_at_a_cut_and_keeps_its_state_to_itself(transformers, pair):
+    ours, model, ids = pair
+    whole = of_transformers(model)(ids)[0]
+    assert distance(theirs_in_pieces(transformers, model, ids, [11, 12]), whole) > 1e-2
+    first, state = logits(ours, ids[:, :11])
+    assert distance(torch.cat([first, logits(ours, ids[:, 11:], state)[0]], 1), whole) < 1e-4
+    with torch.no_grad():
+        assert not hasattr(model(ids, use_cache=True), "cache")
+
+
+@pytest.mark.parametrize("place", ["left", "middle"])
+def test_theirs_reads_padding(pair, place):
+    ours, model, ids = pair
+    texts, mask, real = padded(ids, place)
+    theirs = of_transformers(model)
+    alone = theirs(real[1])[0][0]
+    assert distance(logits(ours, texts, mask=mask)[0][1][mask[1]], alone) < 1e-4
+    assert distance(theirs(texts, mask=mask)[0][1][mask[1]], alone) > 1e-2
+
+
+def test_the_scale_of_the_embedding_is_rounded_to_bfloat16(pair):
+    # The root of 40 is 6.3246.
+    assert pair[0].config.embedding_scale == 6.3125
+
+
+def test_the_state_of_attention_ends_at_its_window(pair):
+    state = logits(pair[0], pair[2])[1]
+    assert state[2].keys.shape == (2, 6, 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"hidden_activation": "silu"}, "looks like recurrent_gemma.*hidden_activation is 'silu'"),
+        ({"block_types": ["recurrent", "mamba"]}, "block_types are .*mamba.*recurrent and attention are read"),
+    ],
+)
+def test_another_model_is_refused_by_name(transformers, tmp_path, changed, message):
+    folder = saved(build(transformers), tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changed))
+    with pytest.raises(ValueError, match=message):
+        lv.load(folder)
+
+
+def test_damages_are_named(transformers, tmp_path):
+    damages(saved(build(transformers), tmp_path / "whole"), "recurrent_gemma", tmp_path)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_model_of_ours_is_written_as_theirs_where_it_is_one(transformers, variant, tmp_path):
+    format = of_name("recurrent_gemma")
+    model = lv.load(saved(build(transformers, **VARIANTS[variant]), tmp_path))[0]
+    config = transformers.RecurrentGemmaConfig(**format.foreign_config(model.config))
+    again = transformers.RecurrentGemmaForCausalLM(config)
+    shapes = {name: x.shape for name, x in load_file(tmp_path / "model.safetensors").items()}
+    assert {name: x.shape for name, x in again.state_dict().items() if name in shapes} == shapes
