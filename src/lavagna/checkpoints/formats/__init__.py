@@ -23,6 +23,12 @@ FORMATS: dict[str, str] = {
     "state_spaces": "state_spaces:StateSpaces",
     "torchscale_retnet": "torchscale:Torchscale",
     "fairseq_retnet": "torchscale:Fairseq",
+    "gla": "gla:GLA",
+    "gla_packed": "gla:PackedGLA",
+    "delta_net": "delta_net:DeltaNet",
+    "delta_net_packed": "delta_net:PackedDeltaNet",
+    "gated_deltanet": "gated_deltanet:GatedDeltaNet",
+    "kda": "kda:KDA",
 }
 
 
