@@ -62,7 +62,7 @@ class FLA(Format):
             norm_eps=config.get("norm_eps", 1e-6),
             options={name: options[name] for name in dict.fromkeys(layers)},
             block={"norm": "rms", "mlp": "swiglu", "mlp_width": _mlp_width(config, shapes)},
-            **vocabulary(config["vocab_size"], next(shapes[name][0] for name in self.tied if name in shapes)),
+            **vocabulary(config["vocab_size"], next(shapes[name][0] for name in (EMBEDDING, HEAD) if name in shapes)),
         )
 
     def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
