@@ -19,6 +19,7 @@ from lavagna.reproduce import (
     limits,
     lssl_cost,
     recall,
+    rescalings,
     retention,
 )
 from lavagna.reproduce.row import Row
@@ -30,6 +31,7 @@ CLAIMS: dict[str, ModuleType] = {
     "correct": correct,
     "limits": limits,
     "retention": retention,
+    "rescalings": rescalings,
     "hippo": hippo,
     "faces": faces,
     "decay": decay,
