@@ -29,6 +29,12 @@ FORMATS: dict[str, str] = {
     "delta_net_packed": "delta_net:PackedDeltaNet",
     "gated_deltanet": "gated_deltanet:GatedDeltaNet",
     "kda": "kda:KDA",
+    "rwkv": "rwkv4:Rwkv",
+    "rwkv4": "rwkv4:Rwkv4",
+    "rwkv5": "rwkv5:Rwkv5",
+    "rwkv6": "rwkv6:Rwkv6",
+    "rwkv7": "rwkv7:Rwkv7",
+    "rwkv7_rosa": "rwkv7:Rwkv7Rosa",
 }
 
 
