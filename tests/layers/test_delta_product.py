@@ -80,4 +80,6 @@ def test_two_factors_can_turn_what_is_stored_by_any_angle(device):
     memory = layer(x, start).state.memory[0, 0]
     right = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], device=device, dtype=torch.float64)
     assert torch.allclose(memory, right, atol=1e-5)
-    assert torch.allclose(torch.linalg.eigvals(memory).imag.abs(), torch.ones(2, dtype=torch.float64), atol=1e-5)
+    assert torch.allclose(
+        torch.linalg.eigvals(memory).imag.abs(), torch.ones(2, device=device, dtype=torch.float64), atol=1e-5
+    )

@@ -25,7 +25,7 @@ class GatedMLP(FeedForward):
         depth: int = 1,
     ) -> None:
         super().__init__()
-        self.activation = activation
+        self.hidden, self.activation = hidden, activation
         self.gate_up = Linear(d_model, 2 * hidden, bias=bias)
         self.down = Linear(hidden, d_model, bias=bias)
 
