@@ -61,3 +61,9 @@ def test_a_window_bounds_what_attention_holds(device):
     for tokens in (0, 3, 4, 5, 30):
         state = model(torch.zeros(1, tokens, dtype=torch.int64, device=device)).state
         assert state_bytes(model, tokens) == state.nbytes
+
+
+def test_heads_that_share_keys_save_memory_but_no_arithmetic():
+    alone, shared = (config("softmax_attention", options={"heads": 4, "kv_heads": n}, depth=1) for n in (4, 1))
+    assert state_bytes(alone, 10) - 8 == 4 * (state_bytes(shared, 10) - 8)
+    assert flops(alone, 11) - flops(alone, 10) == flops(shared, 11) - flops(shared, 10)

@@ -49,6 +49,8 @@ class Layer(Wide, ABC):
     bidirectional: bool = False
     # How many tokens a state that grows with the text holds at most, None where that has no end.
     longest: int | None = None
+    # How many heads read each number of such a state.
+    readers: int = 1
 
     def __init__(self, d_model: int) -> None:
         super().__init__()

@@ -76,6 +76,7 @@ class SoftmaxAttention(Layer):
         self.turned = rotary.turned_channels(self.name, self.heads, rotary_fraction)
         self.rotary_base, self.window, self.depth = rotary_base, window, depth
         self.longest = None if window is None else window - 1
+        self.readers = self.heads.count // self.keys.count
         queries, keys = self.heads.count * self.heads.size, self.keys.count * self.keys.size
         self.sizes = [queries, keys, keys]
         self.qkv = Linear(d_model, sum(self.sizes), bias=bias)

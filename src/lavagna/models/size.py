@@ -1,7 +1,6 @@
 """What a model costs: parameters, arithmetic a token, memory of the state. Nothing is allocated to tell."""
 
 import math
-from itertools import zip_longest
 
 import torch
 from torch import nn
@@ -26,14 +25,15 @@ def state_bytes(model: StackConfig | Stack, tokens: int = 1) -> int:
     >>> state_bytes(config, 10) == state_bytes(config, 10_000)
     True
     """
-    return sum(math.prod(shape) * x.element_size() for x, shape in _tensors(_empty(model), tokens))
+    return sum(math.prod(shape) * x.element_size() for x, shape, _ in _tensors(_empty(model), tokens))
 
 
 def flops(model: StackConfig | Stack, tokens: int = 1) -> int:
     """Floating-point operations of a forward step for one token, the `tokens`-th of its text.
 
         2 per weight of every matrix and convolution, the embedding only where it is the head too
-        + 4 per number of a memory of fixed size (2 to write, 2 to read), 2 per number of a growing one (to read)
+        + 4 per number of a memory of fixed size (2 to write, 2 to read), 2 per number of a growing one and head that
+        reads it
 
     Left out: norms, activations, gates, decaying and correcting the memory; a classifier's head, which works once a
     sequence; and the memory of what reads in both directions. A backward pass costs twice as much again.
@@ -41,9 +41,8 @@ def flops(model: StackConfig | Stack, tokens: int = 1) -> int:
     empty = _empty(model)
     matrices = {id(weight): weight.numel() for weight in empty.parameters() if weight.ndim >= 2}
     weights = sum(matrices.values()) - sum(matrices[id(weight)] for weight in _idle(empty))
-    held = _tensors(empty, tokens)
-    numbers = [(0 in x.shape, math.prod(shape)) for x, shape in held if x.dtype != torch.int64]
-    return 2 * weights + sum(count * (2 if grows else 4) for grows, count in numbers)
+    held = [each for each in _tensors(empty, tokens) if each[0].dtype != torch.int64]
+    return 2 * weights + sum(math.prod(shape) * (2 * readers if 0 in x.shape else 4) for x, shape, readers in held)
 
 
 def _idle(empty: Stack) -> list[torch.Tensor]:
@@ -57,15 +56,15 @@ def _empty(model: StackConfig | Stack) -> Stack:
     return outline(model if isinstance(model, StackConfig) else model.config)
 
 
-def _tensors(empty: Stack, tokens: int) -> list[tuple[torch.Tensor, list[int]]]:
-    """The tensors of the empty state of one sequence, each with the shape that it has after `tokens` tokens."""
+def _tensors(empty: Stack, tokens: int) -> list[tuple[torch.Tensor, list[int], int]]:
+    """The tensors of the empty state of one sequence, each with its shape after `tokens` tokens and its readers."""
     if empty.first_bidirectional is not None:
         return []
-    longest = [block.mixer.longest for block in empty.each_block]
+    limits = [(block.mixer.longest, block.mixer.readers) for block in empty.each_block]
     # Behind the blocks a classifier keeps what it has pooled.
     return [
-        (x, _shape(x, tokens if most is None else min(tokens, most)))
-        for state, most in zip_longest(empty.initial_state(1), longest)
+        (x, _shape(x, tokens if longest is None else min(tokens, longest)), readers)
+        for state, (longest, readers) in zip(empty.initial_state(1), [*limits, (None, 1)], strict=False)
         for x in state.tensors().values()
     ]
 
