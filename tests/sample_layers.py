@@ -9,7 +9,10 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
     "linear_attention normalized": ("linear_attention", {"normalize": True, "heads": 4}),
     "linear_attention identity": ("linear_attention", {"feature_map": "identity", "head_dim": 8}),
     "retention paper": ("retention", {"decay": "paper", "heads": 4}),
-    "retention published": ("retention", {"rescale": "paper", "rotation": "halves", "affine": True, "norm_eps": 1e-3}),
+    "retention published": (
+        "retention",
+        {"kv_heads": 1, "rescale": "paper", "rotation": "halves", "affine": True, "norm_eps": 1e-3},
+    ),
     "gla convolved": ("gla", {"conv_size": 4, "heads": 2, "kv_heads": 1, "gate": False, "lower_bound": -0.05}),
     "delta_net gated": ("delta_net", {"gate": True, "heads": 2, "max_beta": 2.0}),
     "gated_delta_net grouped": ("gated_delta_net", {"heads": 2, "value_heads": 4, "max_beta": 2.0, "conv_bias": True}),

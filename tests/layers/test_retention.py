@@ -22,6 +22,7 @@ OPTIONS = {
     "all rescalings": {"rescale": "paper", "norm_eps": 1e-2},
     "flash-linear-attention": {"rotation": "halves", "affine": True, "norm_eps": 1e-5},
     "ungated": {"gate": False, "affine": True},
+    "shared keys": {"kv_heads": 2, "rescale": "paper"},
     "another gate": {"activation": "gelu", "expand": 1.5},
 }
 
@@ -38,7 +39,12 @@ def written_out(layer, x, *, start=0, rescale="scale", rotation="interleaved", a
     """The recurrence of one sequence (t, d), head by head, from an empty memory at position `start`."""
     heads, size = layer.keys
     q, k, v, *gate = (x @ layer.qkvg.weight.T).split(layer.sizes, -1)
-    q, k, v = q.reshape(-1, heads, size), k.reshape(-1, heads, size), v.reshape(-1, *layer.values)
+    q = q.reshape(-1, heads, size)
+    # Heads 0 and 1 read the first pair of keys and values, 2 and 3 the second, where two are shared by four.
+    k, v = (
+        z.reshape(len(x), -1, wide).repeat_interleave(heads * wide // z.shape[1], 1)
+        for z, wide in ((k, size), (v, layer.values.size))
+    )
     exponents = [j / max(size // 2 - 1, 1) for j in range(size // 2)]
     outputs = []
     for h in range(heads):

@@ -10,7 +10,7 @@ from lavagna.algebra.transition import scalar
 from lavagna.layers.layer import Layer
 from lavagna.modules import rotary
 from lavagna.modules.activation import ACTIVATIONS
-from lavagna.modules.heads import Heads, expanded, heads_of
+from lavagna.modules.heads import Heads, expanded, heads_of, key_heads_of
 from lavagna.modules.linear import Linear, reset_xavier
 from lavagna.modules.norm import GatedRMSNorm, RMSNorm
 from lavagna.modules.options import choice, number, switch
@@ -37,6 +37,7 @@ class Retention(Layer):
       to log 1/512 over the heads (the third version of the paper). Kept as exact logarithms, see `log_gamma`.
     - heads, head_dim: of the keys, head_dim even; at least four heads by default where they can be 16 wide.
     - expand: width of a value over that of a key, 2.
+    - kv_heads: keys and values, heads by default; head i of the queries reads head i // (heads / kv_heads) of them.
     - rescale: "scale", reads over sqrt(head_dim) as above; "none", not even that; "decay", besides over sqrt(s_t), with
       s_t = 1 + gamma + ... + gamma^(t-1) the sum of a row of decays (torchscale step by step); "paper", besides over
       max(|sum of the row's scores|, 1), for which the memory keeps the sum of the faded keys as one more value. The sum
@@ -58,6 +59,7 @@ class Retention(Layer):
         heads: int | None = None,
         head_dim: int | None = None,
         expand: float = 2,
+        kv_heads: int | None = None,
         decay: str = "powers",
         rescale: str = "scale",
         rotation: str = "interleaved",
@@ -83,8 +85,10 @@ class Retention(Layer):
             )
         self.values = Heads(self.keys.count, expanded(self.name, "head_dim", self.keys.size, expand))
         self.decay, self.rescale, self.rotation = decay, rescale, rotation
+        self.written = key_heads_of(self.name, self.keys, kv_heads)
         keys, values = self.keys.count * self.keys.size, self.values.count * self.values.size
-        self.sizes = [keys, keys, values, values] if gate else [keys, keys, values]
+        self.sizes = [keys, *(self.written.count * size for size in (self.keys.size, self.values.size))]
+        self.sizes += [values] if gate else []
         self.qkvg = Linear(d_model, sum(self.sizes))
         norm = partial(GatedRMSNorm, activation=activation) if gate else RMSNorm
         self.norm = norm(self.values.size, eps=norm_eps, affine=affine)
@@ -128,7 +132,7 @@ class Retention(Layer):
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         q, k, v, *gates = self.qkvg(x).split(self.sizes, -1)
         positions = steps.positions(state.tokens_seen)
-        q, k = q.unflatten(-1, self.keys), k.unflatten(-1, self.keys)
+        q, k, v = q.unflatten(-1, self.keys), k.unflatten(-1, self.written), v.unflatten(-1, (self.written.count, -1))
         if self.rescale != "none":
             q = q * self.keys.size**-0.5
         if self.rescale in ("decay", "paper"):
@@ -136,7 +140,10 @@ class Retention(Layer):
             q = q * self.decay_sums(positions).rsqrt().to(wide_dtype(x.dtype)).unsqueeze(-1)
         angles = ROTATIONS[self.rotation](self.keys.size, device=x.device)
         q, k = (rotary.rotate(z, positions, angles, pairs=self.rotation).to(v.dtype) for z in (q, k))
-        o, memory = self._read(q, k, v.unflatten(-1, self.values), state, steps)
+        if (group := self.keys.count // self.written.count) > 1:
+            # Each head of the queries fades at its own pace, and so has a memory of its own.
+            k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
+        o, memory = self._read(q, k, v, state, steps)
         y = self.norm(o, *(gate.unflatten(-1, self.values) for gate in gates))
         return self.out(y.flatten(2)), {"memory": memory}
 

@@ -74,7 +74,7 @@ def attention_shapes(given, d):
 def heads_of(config):
     """Heads of queries, of keys and of values, and the sizes of keys and values."""
     d, heads = config["hidden_size"], config["num_heads"]
-    if config["model_type"] in ("gla", "delta_net"):
+    if config["model_type"] in ("gla", "delta_net", "retnet"):
         sizes = (round(d * config["expand_k"]) // heads, round(d * config["expand_v"]) // heads)
         pairs = config.get("num_kv_heads") or heads
         return heads, pairs, pairs, *sizes
@@ -86,9 +86,13 @@ def mixer_shapes(config):
     d, kind = config["hidden_size"], config["model_type"]
     heads, pairs, value_heads, k, v = heads_of(config)
     queries, keys, values = heads * k, pairs * k, value_heads * v
-    read = heads * v if kind == "gla" else values
+    read = heads * v if kind in ("gla", "retnet") else values
     made = {"q_proj.weight": (queries, d), "k_proj.weight": (keys, d), "v_proj.weight": (values, d)}
     made["o_proj.weight"] = (d, read)
+    if kind == "retnet":
+        gated = config["use_output_gate"]
+        made["g_norm_swish_gate.weight" if gated and config["fuse_norm"] else "g_norm.weight"] = (v,)
+        return made | ({"g_proj.weight": (read, d)} if gated else {})
     if config["use_short_conv"]:
         widths = {"q": queries, "k": keys, "v": values}
         made |= {f"{one}_conv1d.weight": (width, 1, config["conv_size"]) for one, width in widths.items()}
@@ -138,20 +142,36 @@ def attend(given, w, x):
     size, window = x.shape[1] // heads, given.get("window_size") or len(x)
     q, k, v = (x @ w[f"{n}_proj.weight"].T + w.get(f"{n}_proj.bias", 0.0) for n in "qkv")
     q, k, v = q.reshape(-1, heads, size), k.reshape(-1, pairs, size), v.reshape(-1, pairs, size)
-    half, reads = size // 2, torch.zeros_like(q)
-    angles = torch.tensor([given.get("rope_theta", 10000.0) ** (-j / half) for j in range(half)], dtype=torch.float64)
-
-    def turned(z, t):
-        a, b, c, s = z[:half], z[half:], (t * angles).cos(), (t * angles).sin()
-        return torch.cat([a * c - b * s, b * c + a * s])
-
+    reads, base = torch.zeros_like(q), given.get("rope_theta", 10000.0)
     for h in range(heads):
         pair = h // (heads // pairs)
         for t in range(len(x)):
             seen = range(max(0, t - window + 1), t + 1)
-            scores = torch.stack([turned(q[t, h], t) @ turned(k[s, pair], s) for s in seen]) / math.sqrt(size)
-            reads[t, h] = scores.softmax(0) @ v[seen.start : seen.stop, pair]
+            scores = torch.stack([turned(q[t, h], t, base) @ turned(k[s, pair], s, base) for s in seen])
+            reads[t, h] = (scores / math.sqrt(size)).softmax(0) @ v[seen.start : seen.stop, pair]
     return reads.flatten(1)
+
+
+def turned(z, t, base=10000.0):
+    """A vector at position t, the first half of its channels turned against the second."""
+    half = len(z) // 2
+    angles = t * torch.tensor([base ** (-j / half) for j in range(half)], dtype=torch.float64)
+    a, b, c, s = z[:half], z[half:], angles.cos(), angles.sin()
+    return torch.cat([a * c - b * s, b * c + a * s])
+
+
+def retained(config, w, x):
+    """Retention: each head of the queries fades at a pace of its own."""
+    heads, pairs, _, k_size, v_size = heads_of(config)
+    q, k, v = (x @ w[f"{name}_proj.weight"].T for name in "qkv")
+    q, k, v = q.reshape(-1, heads, k_size), k.reshape(-1, pairs, k_size), v.reshape(-1, pairs, v_size)
+    reads = torch.zeros(len(x), heads, v_size, dtype=x.dtype)
+    for h in range(heads):
+        pair, gamma, S = h // (heads // pairs), 1 - 2.0 ** (-5 - h), torch.zeros(v_size, k_size, dtype=x.dtype)
+        for t in range(len(x)):
+            S = gamma * S + torch.outer(v[t, pair], turned(k[t, pair], t))
+            reads[t, h] = S @ turned(q[t, h], t) / math.sqrt(k_size)
+    return reads
 
 
 def convolved(config, w, x, name, bend):
@@ -169,6 +189,8 @@ BENT = {"silu": F.silu, "relu": torch.relu, "elu": lambda z: F.elu(z) + 1, "iden
 
 def mixed(config, w, x):
     """A mixer up to its output projection."""
+    if config["model_type"] == "retnet":
+        return read_out(config, w, x, retained(config, w, x))
     kind, (heads, _, value_heads, k_size, v_size) = config["model_type"], heads_of(config)
     rest = "silu" if kind != "gla" or config["use_short_conv"] else "identity"
     bend = BENT[config.get("qk_activation", rest)]

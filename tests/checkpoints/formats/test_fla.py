@@ -1,4 +1,4 @@
-"""flash-linear-attention's GLA, DeltaNet, Gated DeltaNet and KDA: the logits of their definition in float64."""
+"""flash-linear-attention's RetNet, GLA, DeltaNet, Gated DeltaNet and KDA: the logits of their definition in float64."""
 
 import json
 
@@ -15,6 +15,7 @@ FRAME = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "norm_eps"
 FRAME |= {"hidden_act": "swish", "tie_word_embeddings": False, "attn": None, "use_cache": True, "fuse_swiglu": True}
 CONV = {"use_short_conv": True, "conv_size": 4}
 KINDS = {
+    "retnet": {"num_heads": 2, "expand_k": 1.0, "expand_v": 2.0, "use_output_gate": True, "fuse_norm": True},
     "gla": {"num_heads": 2, "expand_k": 0.5, "expand_v": 1.0, "use_short_conv": False, "conv_size": 4}
     | {"use_output_gate": True, "fuse_norm": True},
     "delta_net": {"num_heads": 2, "expand_k": 1.0, "expand_v": 1.0, "use_gate": False, "allow_neg_eigval": False}
@@ -25,6 +26,9 @@ KINDS = {
 }
 ATTENTION = {"layers": [1], "num_heads": 4, "num_kv_heads": 2, "window_size": 6, "rope_theta": 500.0, "qkv_bias": True}
 VARIANTS = {
+    "retnet": ("retnet", {}),
+    "retnet, shared keys": ("retnet", {"num_heads": 4, "num_kv_heads": 2, "expand_k": 0.5, "fuse_norm": False}),
+    "retnet, no gate": ("retnet", {"use_output_gate": False, "expand_v": 1.5, "tie_word_embeddings": True}),
     "gla": ("gla", {}),
     "gla, shared keys": ("gla", {"num_heads": 4, "num_kv_heads": 2, "clamp_min": -0.03, "fuse_norm": False}),
     "gla, no gate": ("gla", {"use_short_conv": True, "use_output_gate": False, "feature_map": "relu", "conv_size": 3}),
@@ -56,7 +60,7 @@ def test_logits_are_those_of_the_definition(variant, tmp_path):
     round_trip_is_exact(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["gla", "delta_net"])
+@pytest.mark.parametrize("kind", ["gla", "delta_net", "retnet"])
 def test_files_from_before_2025_hold_gate_and_up_in_one_matrix(kind, tmp_path):
     theirs = written(config_of(kind, {}), tmp_path, packed=True)
     assert plan(tmp_path).format == f"{kind}_packed"
@@ -86,6 +90,8 @@ def test_the_config_that_describes_a_model_describes_it_again(variant, tmp_path)
     ("kind", "changed", "said"),
     [
         ("gla", {"feature_map": "sqrelu"}, "feature_map is 'sqrelu'"),
+        ("retnet", {"feature_map": "relu"}, "feature_map is 'relu'"),
+        ("retnet", {"num_heads": 3}, "num_heads is 3, which does not divide its widths 32 and 64"),
         ("gla", {"hidden_act": "powlu"}, "hidden_act is 'powlu'"),
         ("delta_net", {"use_beta": False}, "use_beta is False"),
         ("delta_net", {"num_heads": 3}, "num_heads is 3, which does not divide"),

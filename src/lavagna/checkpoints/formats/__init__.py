@@ -23,6 +23,8 @@ FORMATS: dict[str, str] = {
     "state_spaces": "state_spaces:StateSpaces",
     "torchscale_retnet": "torchscale:Torchscale",
     "fairseq_retnet": "torchscale:Fairseq",
+    "retnet": "retnet:RetNet",
+    "retnet_packed": "retnet:PackedRetNet",
     "gla": "gla:GLA",
     "gla_packed": "gla:PackedGLA",
     "delta_net": "delta_net:DeltaNet",

@@ -31,6 +31,7 @@ OPTIONS = {
     "decay": "powers",
     "rotation": "interleaved",
     "affine": False,
+    "kv_heads": None,
     "gate": True,
     "activation": "silu",
 }
