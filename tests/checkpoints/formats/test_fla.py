@@ -68,6 +68,16 @@ def test_files_from_before_2025_hold_gate_and_up_in_one_matrix(kind, tmp_path):
     round_trip_is_exact(tmp_path)
 
 
+def test_the_first_versions_named_heads_and_epsilons_otherwise(tmp_path):
+    config = config_of("gla", {})
+    written(config, tmp_path, packed=True)
+    right = plan(tmp_path).model.config
+    old = config | {"num_attention_heads": config["num_heads"], "rms_norm_eps": config["norm_eps"]}
+    del old["num_heads"], old["norm_eps"]
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    assert plan(tmp_path).model.config == right
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_damages_are_named(kind, tmp_path):
     written(config_of(kind, {}), tmp_path / "whole")
@@ -93,6 +103,7 @@ def test_the_config_that_describes_a_model_describes_it_again(variant, tmp_path)
         ("retnet", {"feature_map": "relu"}, "feature_map is 'relu'"),
         ("retnet", {"num_heads": 3}, "num_heads is 3, which does not divide its widths 32 and 64"),
         ("gla", {"hidden_act": "powlu"}, "hidden_act is 'powlu'"),
+        ("delta_net", {"use_rope": True}, "use_rope is True"),
         ("delta_net", {"use_beta": False}, "use_beta is False"),
         ("delta_net", {"num_heads": 3}, "num_heads is 3, which does not divide"),
         ("gated_deltanet", {"attnres_block_size": 2}, "attnres_block_size is 2"),

@@ -19,7 +19,7 @@ class DeltaNet(FLA):
     def mixer_options(self, config: Config) -> dict[str, Any]:
         only(config, "use_beta", True)
         only(config, "qk_activation", *ACTIVATIONS)
-        width, heads = config["hidden_size"], config.get("num_heads", 16)
+        width, heads = config["hidden_size"], config["num_heads"]
         keys, values = (round(width * config.get(key, 1.0)) for key in ("expand_k", "expand_v"))
         if keys % heads or values % heads:
             raise ValueError(f"num_heads is {heads}, which does not divide keys of {keys} or values of {values}.")

@@ -13,6 +13,8 @@ from lavagna.models.surroundings import Surroundings, surroundings
 EMBEDDING, HEAD = "model.embeddings.weight", "lm_head.weight"
 ATTENTION = "softmax_attention"
 SWISH = ("swish", "silu")
+# What the first versions called it.
+OLD_KEYS = {"num_attention_heads": "num_heads", "rms_norm_eps": "norm_eps"}
 
 
 class FLA(Format):
@@ -51,6 +53,7 @@ class FLA(Format):
 
     def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
         self._check(config)
+        config = {OLD_KEYS.get(key, key): value for key, value in config.items()}
         attended = _attended(config)
         layers = tuple(ATTENTION if i in attended else self.layer for i in range(config["num_hidden_layers"]))
         options = {self.layer: self.mixer_options(config), ATTENTION: _attention_options(config)}
@@ -115,6 +118,8 @@ class FLA(Format):
         """Raises ValueError on what changes logits and is in no published checkpoint."""
         only(config, "hidden_act", *SWISH)
         only(config, "attnres_block_size", None)
+        for old in ("use_rope", "use_elu"):
+            only(config, old, False, None)
 
 
 def _mlp_width(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> int:

@@ -9,12 +9,12 @@ from lavagna.checkpoints.formats.fla import FLA, only, qkv_rules, renamed
 from lavagna.checkpoints.rules import Rule
 
 
-def head_options(config: Config, *, heads: int, head_dim: int, expand: float) -> dict[str, Any]:
+def head_options(config: Config, *, head_dim: int, expand: float) -> dict[str, Any]:
     """The options that say how a layer with value heads of its own is laid out; the numbers are for absent keys."""
     return {
-        "heads": config.get("num_heads", heads),
+        "heads": config["num_heads"],
         "head_dim": config.get("head_dim", head_dim),
-        "value_heads": config.get("num_v_heads") or config.get("num_heads", heads),
+        "value_heads": config.get("num_v_heads") or config["num_heads"],
         "expand": config.get("expand_v", expand),
         "max_beta": 2.0 if config.get("allow_neg_eigval", False) else 1.0,
         "conv_size": config.get("conv_size", 4) if config.get("use_short_conv", True) else 0,
@@ -46,7 +46,7 @@ class GatedDeltaNet(FLA):
         gate = {"gate": config.get("use_gate", True)}
         if config.get("output_gate_activation") == "sigmoid":
             gate["activation"] = "sigmoid"
-        return head_options(config, heads=6, head_dim=256, expand=2.0) | gate
+        return head_options(config, head_dim=256, expand=2.0) | gate
 
     def mixer_config(self, layer: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         if options["activation"] not in ("silu", "sigmoid"):

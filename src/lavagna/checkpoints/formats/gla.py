@@ -19,8 +19,8 @@ class GLA(FLA):
     def mixer_options(self, config: Config) -> dict[str, Any]:
         only(config, "feature_map", *FEATURE_MAPS)
         return {
-            "heads": config.get("num_heads", 4),
-            "kv_heads": config.get("num_kv_heads") or config.get("num_heads", 4),
+            "heads": config["num_heads"],
+            "kv_heads": config.get("num_kv_heads") or config["num_heads"],
             "expand_k": config.get("expand_k", 0.5),
             "expand": config.get("expand_v", 1.0),
             "feature_map": FEATURE_MAPS[config.get("feature_map")],

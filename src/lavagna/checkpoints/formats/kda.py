@@ -29,7 +29,7 @@ class KDA(FLA):
     layer = "kda"
 
     def mixer_options(self, config: Config) -> dict[str, Any]:
-        return head_options(config, heads=16, head_dim=128, expand=1.0) | {"lower_bound": config.get("lower_bound")}
+        return head_options(config, head_dim=128, expand=1.0) | {"lower_bound": config.get("lower_bound")}
 
     def mixer_config(self, layer: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         if options["gate_rank"] not in (None, layer.values.size) or not options["gate_bias"]:
