@@ -11,6 +11,7 @@ from lavagna.reproduce import (
     decay,
     discretization,
     duality,
+    eigenvalues,
     faces,
     fade,
     forms,
@@ -21,6 +22,7 @@ from lavagna.reproduce import (
     recall,
     rescalings,
     retention,
+    rwkv_average,
 )
 from lavagna.reproduce.row import Row
 
@@ -39,6 +41,8 @@ CLAIMS: dict[str, ModuleType] = {
     "lssl_cost": lssl_cost,
     "hippo_init": hippo_init,
     "discretization": discretization,
+    "rwkv_average": rwkv_average,
+    "eigenvalues": eigenvalues,
 }
 
 
