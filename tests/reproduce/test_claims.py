@@ -3,7 +3,7 @@
 import pytest
 
 from lavagna import reproduce
-from lavagna.reproduce import correct, decay, duality, faces, forms, recall
+from lavagna.reproduce import correct, decay, duality, faces, forms, recall, stabilizer
 from lavagna.reproduce.row import row
 
 QUICK = [name for name in reproduce.names() if not reproduce.is_slow(name)]
@@ -81,3 +81,10 @@ def test_a_mask_that_forgets_one_decay_is_found_out(monkeypatch):
     monkeypatch.setattr(duality, "mask", lambda log_decay: honest(log_decay.roll(1)))
     assert not any(found.holds for found in duality.rows() if "random" in found.quantity)
     assert not any(found.holds for found in duality.rows() if "mask: read 3" in found.quantity)
+
+
+def test_a_floor_that_is_not_rescaled_is_found_out(monkeypatch):
+    honest = stabilizer.read
+    monkeypatch.setattr(stabilizer, "read", lambda *x, floor="", **options: honest(*x, floor="left", **options))
+    wrong = [found for found in stabilizer.rows() if not found.holds]
+    assert any("floor rescaled" in found.quantity for found in wrong) and any("plain" in x.quantity for x in wrong)

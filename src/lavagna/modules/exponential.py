@@ -78,17 +78,31 @@ def exponential_gates(
 
 def _maxima(forget: Tensor, given: Tensor, start: Tensor) -> Tensor:
     """m after each step of axis 1: `max(m + forget, given)`, from `start`."""
+    if torch.compiler.is_compiling():
+        return _maxima_in_chunks(forget, given, start)
     first = torch.maximum(start.unsqueeze(1) + forget[:, :1], given[:, :1])
-    given = torch.cat([first, given[:, 1:]], 1)
+    return _prefixes(forget, torch.cat([first, given[:, 1:]], 1))
+
+
+def _maxima_in_chunks(forget: Tensor, given: Tensor, start: Tensor) -> Tensor:
+    """The same in whole chunks, whose sizes a compiler knows: one graph serves many lengths, and is made quickly."""
     length = given.shape[1]
-    if not torch.compiler.is_compiling():
-        return _prefixes(forget, given)
-    # Whole chunks of no-ops more, so that one graph serves many lengths.
     place = torch.arange(-(-length // CHUNK) * CHUNK, device=given.device)
     behind, place = (place >= length)[:, None, None], place.clamp(max=length - 1)
-    forget = forget.index_select(1, place).masked_fill(behind, 0)
-    given = given.index_select(1, place).masked_fill(behind, -torch.inf)
-    return _prefixes(forget, given).index_select(1, torch.arange(length, device=given.device))
+    forget = forget.index_select(1, place).masked_fill(behind, 0).unflatten(1, (-1, CHUNK))
+    given = given.index_select(1, place).masked_fill(behind, -torch.inf).unflatten(1, (-1, CHUNK))
+    reach = 1
+    while reach < CHUNK:
+        none = torch.zeros_like(forget[:, :, :reach])
+        earlier = torch.cat([none - torch.inf, given[:, :, :-reach]], 2)
+        given = torch.maximum(given, earlier + forget)
+        forget = forget + torch.cat([none, forget[:, :, :-reach]], 2)
+        reach *= 2
+    met = []
+    for sums, maxima in zip(forget.unbind(1), given.unbind(1), strict=True):
+        met.append(torch.maximum(start.unsqueeze(1) + sums, maxima))
+        start = met[-1][:, -1]
+    return torch.cat(met, 1).index_select(1, torch.arange(length, device=given.device))
 
 
 def _prefixes(forget: Tensor, given: Tensor) -> Tensor:

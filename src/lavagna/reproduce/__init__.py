@@ -23,6 +23,7 @@ from lavagna.reproduce import (
     rescalings,
     retention,
     rwkv_average,
+    stabilizer,
 )
 from lavagna.reproduce.row import Row
 
@@ -34,6 +35,7 @@ CLAIMS: dict[str, ModuleType] = {
     "limits": limits,
     "retention": retention,
     "rescalings": rescalings,
+    "stabilizer": stabilizer,
     "hippo": hippo,
     "faces": faces,
     "decay": decay,
