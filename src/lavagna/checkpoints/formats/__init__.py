@@ -25,6 +25,8 @@ FORMATS: dict[str, str] = {
     "fairseq_retnet": "torchscale:Fairseq",
     "retnet": "retnet:RetNet",
     "retnet_packed": "retnet:PackedRetNet",
+    "fla_rwkv7": "fla_rwkv7:RWKV7",
+    "fla_rwkv7_joined": "fla_rwkv7:JoinedRWKV7",
     "gla": "gla:GLA",
     "gla_packed": "gla:PackedGLA",
     "delta_net": "delta_net:DeltaNet",
