@@ -23,6 +23,8 @@ class Format(ABC):
     tied: ClassVar[tuple[str, str] | None] = None
     # Whether a file that is given alone is read with the config.json beside it.
     beside: ClassVar[bool] = False
+    # What the file is called that a model without a file of its own is written to.
+    file: ClassVar[str] = "model.safetensors"
 
     @abstractmethod
     def recognizes(self, config: Config, names: Collection[str]) -> bool:

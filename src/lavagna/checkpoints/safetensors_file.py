@@ -79,18 +79,23 @@ class SafetensorsFile(Weights):
 
 
 def write_safetensors(path: Path, entries: Mapping[str, Entry], tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Write a file whose tensors come one by one, in the order of `entries`, so that none has to be kept."""
+    """Write a file of tensors that come one by one, in any order, so that none has to be kept.
+
+    Wider numbers lie before narrower ones, so that each begins at a multiple of its size.
+    """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, entry in entries.items():
-        begin, end = end, end + math.prod(entry.shape) * entry.dtype.itemsize
-        header[name] = {"dtype": NAMES[entry.dtype], "shape": list(entry.shape), "data_offsets": [begin, end]}
+    starts, end = {}, 0
+    for name, entry in sorted(entries.items(), key=lambda item: -item[1].dtype.itemsize):
+        starts[name], end = end, end + math.prod(entry.shape) * entry.dtype.itemsize
+        header[name] = {"dtype": NAMES[entry.dtype], "shape": list(entry.shape), "data_offsets": [starts[name], end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    # Blanks, so that the numbers begin at a multiple of eight.
     text += b" " * (-len(text) % _LENGTH)
+    missing = set(entries)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(_LENGTH, "little") + text)
-        for (wanted, entry), (name, tensor) in zip(entries.items(), tensors, strict=True):
-            assert name == wanted and (tuple(tensor.shape), tensor.dtype) == entry, (name, wanted, entry)
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            file.write(flat.view(torch.uint8).numpy().data)
+        for name, tensor in tensors:
+            assert (tuple(tensor.shape), tensor.dtype) == entries[name], (name, tensor.shape, entries[name])
+            missing.remove(name)
+            file.seek(_LENGTH + len(text) + starts[name])
+            file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    assert not missing, missing

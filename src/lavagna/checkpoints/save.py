@@ -16,7 +16,8 @@ from lavagna.data import TOKENIZER_FILES, AbstractTokenizer
 from lavagna.models import Stack
 
 WEIGHTS = "model.safetensors"
-FILES = frozenset({WEIGHTS, CONFIG}) | TOKENIZER_FILES
+# Where a model came from is no longer true of another that takes its place.
+FILES = frozenset({WEIGHTS, CONFIG, "origin.json", "origin.safetensors"}) | TOKENIZER_FILES
 
 
 def save(model: Stack, path: str | os.PathLike[str], tokenizer: AbstractTokenizer | None = None) -> None:

@@ -1,5 +1,6 @@
 """Tensors of a checkpoint put into a model, one rule after the other."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,23 +29,28 @@ def place(model: Stack, device: torch.device) -> None:
             model.reset_parameters()
 
 
-def fill(made: Plan, dtype: torch.dtype | None) -> None:
-    """Put a plan's tensors into its model, in the given dtype or their own; what layers own in float32 at least.
+def tensors_of(made: Plan) -> Iterator[tuple[str, Tensor]]:
+    """Our parameters one after the other, made of the tensors of a checkpoint.
 
     Raises ValueError where two names of one matrix hold different numbers.
     """
-    model = made.model
-    wide = _wide(model)
-    places = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for rule in made.rules:
         taken = [made.weights.take(name) for name in rule.theirs]
         if made.twins and made.twins[0] in rule.theirs:
             _compare(made, taken[0])
-        for name, tensor in zip(rule.ours, rule.read(taken), strict=True):
-            wanted = dtype or tensor.dtype
-            # What is cut out of a larger tensor would keep all of it alive.
-            whole = tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
-            places[name].data = whole.to(places[name].device, wide_dtype(wanted) if name in wide else wanted)
+        yield from zip(rule.ours, rule.read(taken), strict=True)
+
+
+def fill(made: Plan, dtype: torch.dtype | None) -> None:
+    """Put a plan's tensors into its model, in the given dtype or their own; what layers own in float32 at least."""
+    model = made.model
+    wide = _wide(model)
+    places = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, tensor in tensors_of(made):
+        wanted = dtype or tensor.dtype
+        # What is cut out of a larger tensor would keep all of it alive.
+        whole = tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+        places[name].data = whole.to(places[name].device, wide_dtype(wanted) if name in wide else wanted)
 
 
 def _compare(made: Plan, tensor: Tensor) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lavagna.cli import bench, check, demo, generate, info, plot, reproduce, train
+from lavagna.cli import bench, check, convert, demo, generate, info, plot, reproduce, train
 from lavagna.version import __version__
 
 app = typer.Typer(
@@ -38,6 +38,7 @@ for verb in (
     check.check,
     plot.plot,
     info.info,
+    convert.convert,
     reproduce.reproduce,
     bench.bench,
 ):

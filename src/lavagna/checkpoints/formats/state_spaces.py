@@ -37,6 +37,7 @@ class StateSpaces(Format):
 
     name = "state_spaces"
     tied = (EMBEDDING, HEAD)
+    file = "pytorch_model.bin"
 
     def recognizes(self, config: Config, names: Collection[str]) -> bool:
         return "d_model" in config and "n_layer" in config and EMBEDDING in names

@@ -1,0 +1,66 @@
+"""Whether a foreign format can hold a model of ours."""
+
+from typing import Any
+
+from lavagna.checkpoints.format import Config, Format
+from lavagna.checkpoints.plan import foreign_shapes
+from lavagna.layers import registry
+from lavagna.models import ModelConfig
+from lavagna.models.kinds import outline
+
+# Fields that say the same in other words, or that only training minds.
+FREE = {"layer", "options", "block", "mlp_factor", "vocab_size", "vocab_multiple", "dropout"}
+
+
+def config_for(format: Format, ours: ModelConfig) -> dict[str, Any]:
+    """The content of a config.json by which a format describes a model of ours.
+
+    The proof is what the format makes of it: a model that is not ours in every number that matters is refused, by
+    ValueError, with all that differs.
+    """
+    try:
+        config = format.foreign_config(ours)
+        again = read_back(format, config, ours)
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"convert: {format.name} can't hold this model. {error}") from None
+    wrong = differences(ours, again)
+    if wrong:
+        raise ValueError(f"convert: {format.name} can't hold this model: {'; '.join(wrong)}.")
+    return config
+
+
+def read_back(format: Format, config: Config, ours: ModelConfig) -> ModelConfig:
+    """What a format makes of a config, beside the shapes that the tensors of our model would have in it."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in outline(ours).state_dict().items()}
+    return format.model_config(config, foreign_shapes(format.rules(config, ours), shapes))
+
+
+def differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
+    """In what two configurations describe different models."""
+    mine, other = ours.to_dict(), theirs.to_dict()
+    wrong = [
+        f"{field} is {mine[field]!r}, there {other[field]!r}"
+        for field in mine
+        if field not in FREE and mine[field] != other[field]
+    ]
+    if ours.vocab_rows != theirs.vocab_rows:
+        wrong.append(f"the vocabulary has {ours.vocab_rows} rows, there {theirs.vocab_rows}")
+    if ours.layers != theirs.layers:
+        return [*wrong, f"the layers are {', '.join(ours.layers)}, there {', '.join(theirs.layers)}"]
+    for name in dict.fromkeys(ours.layers):
+        wrong += _options(name, ours.layer_options(name), theirs.layer_options(name))
+    around = [[block.around for block in outline(config).each_block] for config in (ours, theirs)]
+    if around[0] != around[1]:
+        wrong.append(f"the blocks have {around[0][0]}, there {around[1][0]}")
+    return wrong
+
+
+def _options(layer: str, ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    # An option that is left open, None, follows from others, and shapes are compared besides.
+    defaults = registry.options(layer)
+    mine, other = defaults | ours, defaults | theirs
+    return [
+        f"{layer} has {name}={mine[name]!r}, there {other[name]!r}"
+        for name in defaults
+        if mine[name] != other[name] and None not in (mine[name], other[name]) and name not in ("layer_index", "depth")
+    ]

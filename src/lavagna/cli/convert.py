@@ -1,0 +1,20 @@
+"""`lavagna convert`: a checkpoint in another format."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(help="A folder or file of a format that is known, or of ours.")],
+    target: Annotated[Path, typer.Argument(help="A new folder; a file ending in .pth where that is all there is.")],
+    to: Annotated[
+        str | None, typer.Option(help="The format to write: by default ours, or where ours came from.")
+    ] = None,
+) -> None:
+    """Write a foreign checkpoint as ours, or ours as the one that it came from, bit for bit."""
+    from lavagna.checkpoints import convert
+
+    done = convert(source, target, to=to)
+    print(f"{done.source} -> {done.target}: {done.tensors} tensors, {done.nbytes / 1e6:,.1f} MB in {target}")
