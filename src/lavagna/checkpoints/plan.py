@@ -92,7 +92,7 @@ def _foreign(path: Path, config: Config) -> Plan:
     format, config = _recognized(path, config, weights)
     try:
         config = format.described(config, weights.shapes)
-        described = format.model_config(config, weights.shapes)
+        described = format.model_config(config, _either(weights.shapes, format.tied))
         model = outline(described)
         rules = format.rules(config, described)
         if faults := format.faults(weights):
@@ -106,6 +106,13 @@ def _foreign(path: Path, config: Config) -> Plan:
         raise ValueError(f"load: '{path}' looks like {format.name}, but describes no model of ours. {error}") from None
     unused = frozenset(format.unused(weights.entries))
     return _tied(Plan(format.name, config, model, rules, weights, unused), format.tied)
+
+
+def _either(shapes: Shapes, names: tuple[str, str] | None) -> Shapes:
+    """The shapes, with that of a tied matrix under the embedding's name where the file has the head's alone."""
+    if names is None or names[0] in shapes or names[1] not in shapes:
+        return shapes
+    return {**shapes, names[0]: shapes[names[1]]}
 
 
 def _recognized(path: Path, config: Config, weights: Weights) -> tuple[Format, Config]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lavagna.checkpoints.plan import Plan
@@ -22,11 +22,15 @@ class _WithoutDrawing(TorchDispatchMode):
 
 
 def place(model: Stack, device: torch.device) -> None:
-    """Give an outline its memory, with every mark and buffer in place; its parameters hold nothing yet."""
-    if device.type != "meta":
-        model.to_empty(device=device)
-        with _WithoutDrawing():
-            model.reset_parameters()
+    """Put an outline's buffers on a device and set them, and every mark of its parameters, which stay without memory.
+
+    Most of what is reset is about to be replaced, so nothing else is given memory and nothing is drawn.
+    """
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty_like(buffer, device=device))
+    with _WithoutDrawing():
+        model.reset_parameters()
 
 
 def tensors_of(made: Plan) -> Iterator[tuple[str, Tensor]]:
@@ -41,16 +45,28 @@ def tensors_of(made: Plan) -> Iterator[tuple[str, Tensor]]:
         yield from zip(rule.ours, rule.read(taken), strict=True)
 
 
-def fill(made: Plan, dtype: torch.dtype | None) -> None:
+def fill(made: Plan, device: torch.device, dtype: torch.dtype | None) -> None:
     """Put a plan's tensors into its model, in the given dtype or their own; what layers own in float32 at least."""
-    model = made.model
-    wide = _wide(model)
-    places = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for name, tensor in tensors_of(made):
+        module, leaf = _part(made.model, name)
         wanted = dtype or tensor.dtype
+        if isinstance(module, Wide):
+            wanted = wide_dtype(wanted)
         # What is cut out of a larger tensor would keep all of it alive.
         whole = tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
-        places[name].data = whole.to(places[name].device, wide_dtype(wanted) if name in wide else wanted)
+        whole = whole.to(device, wanted)
+        old = getattr(module, leaf)
+        if isinstance(old, nn.Parameter):
+            new = nn.Parameter(whole, requires_grad=old.requires_grad)
+            vars(new).update(vars(old))
+            whole = new
+        setattr(module, leaf, whole)
+
+
+def _part(model: Stack, name: str) -> tuple[nn.Module, str]:
+    """The module that a name is in, and what it is called there."""
+    place, _, leaf = name.rpartition(".")
+    return model.get_submodule(place), leaf
 
 
 def _compare(made: Plan, tensor: Tensor) -> None:
@@ -61,13 +77,3 @@ def _compare(made: Plan, tensor: Tensor) -> None:
             f"load: '{made.weights.path}' has an {embedding} and a {head} that differ, but its config.json ties them. "
             "Untie them there (tie_embeddings or tie_word_embeddings: false) to keep both, or remove one from the file."
         )
-
-
-def _wide(model: Stack) -> set[str]:
-    """Names of what no cast narrows: rates, step sizes, base vectors."""
-    return {
-        f"{place}.{name}"
-        for place, module in model.named_modules()
-        if isinstance(module, Wide)
-        for name, _ in module.named_parameters(recurse=False)
-    }

@@ -1,5 +1,7 @@
 """Files that torch.save wrote, of which nothing but tensors is read."""
 
+import ctypes
+import mmap
 import pickle
 import warnings
 from collections.abc import Mapping
@@ -13,8 +15,6 @@ from lavagna.checkpoints.weights import Entry, Weights
 
 # What files of whole trainings keep their tensors under.
 NESTS = ("state_dict", "model", "module", "model_state_dict")
-# A mapped file is opened anew after so many bytes, since what was read of it counts as memory for as long as it is.
-WINDOW = 32 * 2**20
 ZIP = b"PK\x03\x04"
 
 
@@ -33,18 +33,19 @@ class TorchFile(Weights):
             self._mapped = file.read(len(ZIP)) == ZIP
         self.nest: str | None = None
         self._held = self._read()
-        self._taken = 0
         self.entries = {name: Entry(tuple(tensor.shape), tensor.dtype) for name, tensor in self._held.items()}
 
     def take(self, name: str) -> Tensor:
-        if name not in self._held or self._taken > WINDOW:
-            self._held, self._taken = {}, 0
+        if name not in self._held:
             self._held = self._read()
+        if self._mapped:
+            copy = self._held[name].contiguous().clone()
+            _unload(self._held[name])
+            return copy
         tensor = self._held.pop(name)
-        self._taken += tensor.nbytes if self._mapped else 0
-        # Of the older format only what shares its memory with others is copied.
-        alone = not self._mapped and tensor.untyped_storage().nbytes() == tensor.nbytes
-        return tensor if alone and tensor.is_contiguous() else tensor.contiguous().clone()
+        # What shares its memory with others is copied.
+        alone = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+        return tensor if alone else tensor.contiguous().clone()
 
     def _read(self) -> dict[str, Tensor]:
         try:
@@ -81,6 +82,18 @@ class TorchFile(Weights):
             f"not read. {found.split('. ')[0]} Where you trust it, read it with torch.load(..., weights_only=False) "
             "and write its tensors with safetensors.torch.save_file."
         )
+
+
+def _unload(tensor: Tensor) -> None:
+    """Let go of the pages of a mapped file that a tensor lies in: what was read counts as memory until then.
+
+    They are read again when they are asked for. On systems without the call they stay until memory is short.
+    """
+    if tensor.nbytes and hasattr(mmap, "MADV_DONTNEED"):
+        storage, page = tensor.untyped_storage(), mmap.PAGESIZE
+        start = storage.data_ptr() // page * page
+        length = storage.data_ptr() + storage.nbytes() - start
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED)
 
 
 def _dense(value: object) -> bool:

@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from lavagna.checkpoints.format import Format
 
 # The first that recognizes a checkpoint has it.
-FORMATS: dict[str, str] = {
+FORMATS: dict[str, str | type[Format]] = {
     "mamba": "mamba:Mamba",
     "falcon_mamba": "mamba:FalconMamba",
     "mamba2": "mamba2:Mamba2",
@@ -47,12 +47,26 @@ def names() -> list[str]:
     return list(FORMATS)
 
 
+def register(format: type[Format]) -> type[Format]:
+    """Make a format of one's own known by its `name`; a class decorator.
+
+    Raises ValueError where the name is taken by another class.
+    """
+    if FORMATS.get(format.name, format) is not format:
+        raise ValueError(f"checkpoints: the name {format.name!r} is taken. Give {format.__name__} another `name`.")
+    FORMATS[format.name] = format
+    return format
+
+
 def of_name(name: str) -> Format:
     """The format of a name. Raises ValueError on an unknown name."""
     if name not in FORMATS:
         raise ValueError(f"checkpoints: there is no format {name!r}. Known are {', '.join(FORMATS)}.")
-    module, found = FORMATS[name].split(":")
-    return getattr(import_module(f"lavagna.checkpoints.formats.{module}"), found)()
+    entry = FORMATS[name]
+    if isinstance(entry, str):
+        module, found = entry.split(":")
+        entry = cast(type[Format], getattr(import_module(f"lavagna.checkpoints.formats.{module}"), found))
+    return entry()
 
 
 def recognized(config: Mapping[str, Any], names: Collection[str]) -> Format | None:

@@ -9,6 +9,7 @@ from lavagna.layers import registry
 from lavagna.models import ModelConfig
 
 EMBEDDING, HEAD = "backbone.embeddings.weight", "lm_head.weight"
+NORM = "backbone.norm_f.weight"
 
 
 class Mamba(Format):
@@ -18,7 +19,7 @@ class Mamba(Format):
     tied = (EMBEDDING, HEAD)
 
     def recognizes(self, config: Config, names: Collection[str]) -> bool:
-        return config.get("model_type") == self.name and EMBEDDING in names
+        return config.get("model_type") == self.name and NORM in names
 
     def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
         width, rank = config["hidden_size"], config.get("time_step_rank", "auto")
@@ -92,7 +93,7 @@ def silu_only(config: Config) -> None:
 
 def frame(model_config: ModelConfig, embedding: str = EMBEDDING) -> list[Rule]:
     """What stands around the mixers of every kind of Mamba."""
-    rules = [same("embedding.weight", embedding), same("norm.weight", "backbone.norm_f.weight")]
+    rules = [same("embedding.weight", embedding), same("norm.weight", NORM)]
     rules += [
         same(f"blocks.{index}.mixer_norm.weight", f"backbone.layers.{index}.norm.weight")
         for index in range(model_config.depth)

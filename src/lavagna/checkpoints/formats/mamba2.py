@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from lavagna.checkpoints.format import Config, Format, vocabulary
-from lavagna.checkpoints.formats.mamba import EMBEDDING, HEAD, conv_rules, frame, silu_only
+from lavagna.checkpoints.formats.mamba import EMBEDDING, HEAD, NORM, conv_rules, frame, silu_only
 from lavagna.checkpoints.rules import Rule, parted, reshape, same
 from lavagna.layers import registry
 from lavagna.layers.mamba2 import Mamba2 as Layer
@@ -18,7 +18,7 @@ class Mamba2(Format):
     tied = (EMBEDDING, HEAD)
 
     def recognizes(self, config: Config, names: Collection[str]) -> bool:
-        return config.get("model_type") == self.name and EMBEDDING in names
+        return config.get("model_type") == self.name and NORM in names
 
     def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
         silu_only(config)

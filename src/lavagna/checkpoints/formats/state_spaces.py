@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from lavagna.checkpoints.format import Config, Format, vocabulary
-from lavagna.checkpoints.formats.mamba import HEAD, frame, mamba_rules
+from lavagna.checkpoints.formats.mamba import HEAD, NORM, frame, mamba_rules
 from lavagna.checkpoints.formats.mamba2 import layer_of, mamba2_rules
 from lavagna.checkpoints.rules import Rule
 from lavagna.layers import registry
@@ -40,7 +40,7 @@ class StateSpaces(Format):
     file = "pytorch_model.bin"
 
     def recognizes(self, config: Config, names: Collection[str]) -> bool:
-        return "d_model" in config and "n_layer" in config and EMBEDDING in names
+        return "d_model" in config and "n_layer" in config and NORM in names
 
     def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
         ssm = dict(config.get("ssm_cfg") or {})
