@@ -132,12 +132,12 @@ def _foreign(made: Plan, source: Path, format: Format, origin: Origin | None) ->
     ours = made.model.config
     if not isinstance(ours, ModelConfig):
         raise ValueError(f"convert: {format.name} holds language models, but '{source}' is a {ours.kind}.")
-    config = json.loads(origin.config or "{}") if origin else {}
+    config = origin.config if origin else {}
     if origin and _changed(format, config, ours):
         origin = None
     if origin is None:
         config = config_for(format, ours)
-    text = origin.config if origin else (json.dumps(config, indent=2) + "\n" if config else "")
+    text = origin.text if origin else (json.dumps(config, indent=2) + "\n" if config else "")
     rules = _named(format, format.rules(config, ours), origin)
     twins = {}
     if origin and format.tied and ours.tie_embeddings and {*format.tied} <= origin.tensors.keys():

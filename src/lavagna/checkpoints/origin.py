@@ -4,6 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,13 +24,15 @@ _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
 class Origin:
     """Where a converted model came from.
 
-    - name: the format's; config: the text of its config.json, empty where it had none.
+    - name: the format's; config: what it was read by.
+    - text: its config.json to the letter, empty where it had none.
     - file: what a single file of its tensors is called; nest: the name under which that keeps them.
     - tensors: the dtype of each, in the order of the file.
     """
 
     name: str
-    config: str
+    config: dict[str, Any]
+    text: str
     file: str
     nest: str | None
     tensors: dict[str, str]
@@ -48,7 +51,8 @@ def origin_of(made: Plan, path: Path) -> Origin:
     name = ("pytorch_model.bin" if torchs else "model.safetensors") if shards else weights.path.name
     return Origin(
         name=made.format,
-        config=file.read_text(encoding="utf-8") if made.config else "",
+        config=dict(made.config),
+        text=file.read_text(encoding="utf-8") if made.stated else "",
         file=name,
         nest=torchs[0].nest if torchs else None,
         tensors={name: str(entry.dtype).removeprefix("torch.") for name, entry in weights.entries.items()},

@@ -30,7 +30,8 @@ class Plan:
     """An outline of a model, and the rules by which its parameters are made of the tensors of a checkpoint.
 
     - format: the name of the format, "lavagna" for our own.
-    - config: what config.json says.
+    - config: what config.json says, or what the format says in its place.
+    - stated: whether there is such a file.
     - model: the model, on the meta device.
     - unused: tensors that the model does without.
     - twins: two names of one matrix, both of them in the file, of which the rules read the first.
@@ -43,6 +44,7 @@ class Plan:
     weights: Weights
     unused: frozenset[str] = frozenset()
     twins: tuple[str, str] | None = None
+    stated: bool = True
 
 
 def plan(path: Path) -> Plan:
@@ -89,9 +91,9 @@ def _ours(path: Path, config: Config) -> Plan:
 
 def _foreign(path: Path, config: Config) -> Plan:
     weights = open_weights(path)
-    format, config = _recognized(path, config, weights)
+    format, stated = _recognized(path, config, weights)
     try:
-        config = format.described(config, weights.shapes)
+        config = format.described(stated, weights.shapes)
         described = format.model_config(config, _either(weights.shapes, format.tied))
         model = outline(described)
         rules = format.rules(config, described)
@@ -105,7 +107,7 @@ def _foreign(path: Path, config: Config) -> Plan:
     except (TypeError, ValueError) as error:
         raise ValueError(f"load: '{path}' looks like {format.name}, but describes no model of ours. {error}") from None
     unused = frozenset(format.unused(weights.entries))
-    return _tied(Plan(format.name, config, model, rules, weights, unused), format.tied)
+    return _tied(Plan(format.name, config, model, rules, weights, unused, stated=bool(stated)), format.tied)
 
 
 def _either(shapes: Shapes, names: tuple[str, str] | None) -> Shapes:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lavagna.checkpoints.plan import Plan
+from lavagna.checkpoints.rules import Rule
 from lavagna.models import Stack
 from lavagna.modules.precision import Wide, wide_dtype
 
@@ -39,10 +40,15 @@ def tensors_of(made: Plan) -> Iterator[tuple[str, Tensor]]:
     Raises ValueError where two names of one matrix hold different numbers.
     """
     for rule in made.rules:
-        taken = [made.weights.take(name) for name in rule.theirs]
-        if made.twins and made.twins[0] in rule.theirs:
-            _compare(made, taken[0])
-        yield from zip(rule.ours, rule.read(taken), strict=True)
+        yield from zip(rule.ours, _read(made, rule), strict=True)
+
+
+def _read(made: Plan, rule: Rule) -> list[Tensor]:
+    # A function, so that what was taken is let go before the next rule takes its own.
+    taken = [made.weights.take(name) for name in rule.theirs]
+    if made.twins and made.twins[0] in rule.theirs:
+        _compare(made, taken[0])
+    return rule.read(taken)
 
 
 def fill(made: Plan, device: torch.device, dtype: torch.dtype | None) -> None:
