@@ -19,7 +19,7 @@ from lavagna.checkpoints.folder import whole_folder
 from lavagna.checkpoints.format import Config, Format
 from lavagna.checkpoints.holding import config_for, differences, read_back
 from lavagna.checkpoints.origin import Origin, origin_of, read_origin, unused_of, write_origin
-from lavagna.checkpoints.plan import FORMAT, OURS, Plan, plan
+from lavagna.checkpoints.plan import FORMAT, OURS, Plan, Shapes, plan
 from lavagna.checkpoints.rules import Rule
 from lavagna.checkpoints.safetensors_file import write_safetensors
 from lavagna.checkpoints.save import WEIGHTS
@@ -133,8 +133,9 @@ def _foreign(made: Plan, source: Path, format: Format, origin: Origin | None) ->
     if not isinstance(ours, ModelConfig):
         raise ValueError(f"convert: {format.name} holds language models, but '{source}' is a {ours.kind}.")
     config = origin.config if origin else {}
-    if origin and _changed(format, config, ours):
-        origin = None
+    unused = unused_of(source if source.is_dir() else source.parent) if origin else None
+    if origin and _changed(format, config, ours, unused.shapes if unused else {}):
+        origin = unused = None
     if origin is None:
         config = config_for(format, ours)
     text = origin.text if origin else (json.dumps(config, indent=2) + "\n" if config else "")
@@ -142,7 +143,7 @@ def _foreign(made: Plan, source: Path, format: Format, origin: Origin | None) ->
     twins = {}
     if origin and format.tied and ours.tie_embeddings and {*format.tied} <= origin.tensors.keys():
         twins = {format.tied[0]: format.tied[1]}
-    entries, unused = {}, unused_of(source) if origin else None
+    entries = {}
     for rule in rules:
         entries |= _entries(rule.theirs, rule.write(_empty(rule.ours, made.weights.entries)))
     entries |= {twin: entries[name] for name, twin in twins.items()} | (unused.entries if unused else {})
@@ -164,10 +165,10 @@ def _foreign(made: Plan, source: Path, format: Format, origin: Origin | None) ->
     return _Package(text, file, nest, entries, tensors())
 
 
-def _changed(format: Format, config: Config, ours: ModelConfig) -> bool:
+def _changed(format: Format, config: Config, ours: ModelConfig, unused: Shapes) -> bool:
     """Whether the config that a model came with no longer describes it."""
     try:
-        return bool(differences(ours, read_back(format, config, ours)))
+        return bool(differences(ours, read_back(format, config, ours, unused)))
     except (ValueError, TypeError, KeyError, RuntimeError):
         return True
 

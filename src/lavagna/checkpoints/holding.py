@@ -3,7 +3,7 @@
 from typing import Any
 
 from lavagna.checkpoints.format import Config, Format
-from lavagna.checkpoints.plan import foreign_shapes
+from lavagna.checkpoints.plan import Shapes, foreign_shapes
 from lavagna.layers import registry
 from lavagna.models import ModelConfig
 from lavagna.models.kinds import outline
@@ -29,10 +29,10 @@ def config_for(format: Format, ours: ModelConfig) -> dict[str, Any]:
     return config
 
 
-def read_back(format: Format, config: Config, ours: ModelConfig) -> ModelConfig:
+def read_back(format: Format, config: Config, ours: ModelConfig, unused: Shapes | None = None) -> ModelConfig:
     """What a format makes of a config, beside the shapes that the tensors of our model would have in it."""
     shapes = {name: tuple(tensor.shape) for name, tensor in outline(ours).state_dict().items()}
-    return format.model_config(config, foreign_shapes(format.rules(config, ours), shapes))
+    return format.model_config(config, foreign_shapes(format.rules(config, ours), shapes) | dict(unused or {}))
 
 
 def differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
