@@ -1,9 +1,15 @@
 """`lavagna info`."""
 
+import json
+import math
+
 import pytest
 
+import lavagna as lv
 from lavagna import layers
 from lavagna.checkpoints import load
+from lavagna.checkpoints.files import open_weights
+from lavagna.checkpoints.safetensors_file import SafetensorsFile
 from lavagna.layers import build
 
 
@@ -52,6 +58,32 @@ def test_a_run_is_told_by_its_newest_checkpoint(table, run):
     assert model["parameters"] == sum(parameter.numel() for parameter in loaded.parameters())
     assert model["state_bytes"] == loaded.initial_state(1).nbytes
     assert layer["name"] == "retention"
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A checkpoint of a foreign format, in bfloat16."""
+    lv.save(lv.LanguageModel(lv.ModelConfig("mamba2", 32, 3, 256)).bfloat16(), tmp_path / "ours")
+    lv.checkpoints.convert(tmp_path / "ours", tmp_path / "theirs", to="mamba2")
+    return tmp_path / "theirs"
+
+
+def test_a_foreign_checkpoint_is_told_from_its_headers(table, lavagna, foreign, monkeypatch):
+    monkeypatch.setattr(SafetensorsFile, "take", lambda *_: pytest.fail("a tensor was read"))
+    model, layer = table("info", foreign)
+    told = lavagna("info", foreign)
+    for word in ("format", "mamba2", "3 mamba2", "bfloat16", "language_model", "file bytes"):
+        assert word in told.out, told.out
+    assert model["parameters"] == sum(math.prod(x) for x in open_weights(foreign).shapes.values())
+    assert model["kv_cache_bytes_1m"] == 2 * 3 * 32 * 2**20 * 2
+    assert model["state_bytes_4k"] == model["state_bytes_1m"] == 3 * layer["state_bytes_32k"]
+
+
+def test_a_run_says_how_long_it_was_trained(lavagna, run):
+    told = lavagna("info", run, "--json")
+    settings = json.loads(told.out)["settings"]
+    assert settings["steps"] == settings["of_steps"] == 4
+    assert settings["kind"] == "language_model" and settings["layers"] == "1 retention"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import lavagna as lv
-from lavagna.models.size import flops, parameters, state_bytes
+from lavagna.models.size import flops, kv_cache_bytes, parameters, state_bytes
 
 
 def config(layer, **changed):
@@ -67,3 +67,12 @@ def test_heads_that_share_keys_save_memory_but_no_arithmetic():
     alone, shared = (config("softmax_attention", options={"heads": 4, "kv_heads": n}, depth=1) for n in (4, 1))
     assert state_bytes(alone, 10) - 8 == 4 * (state_bytes(shared, 10) - 8)
     assert flops(alone, 11) - flops(alone, 10) == flops(shared, 11) - flops(shared, 10)
+
+
+def test_a_cache_of_keys_and_values_is_what_attention_of_the_same_width_keeps():
+    config = lv.ModelConfig("softmax_attention", 32, 3, 256)
+    dtype = torch.bfloat16
+    state = state_bytes(config, 100, dtype=dtype)
+    assert kv_cache_bytes(config, 100, dtype=dtype) == 2 * 3 * 32 * 100 * 2
+    # Beside it only the count of tokens.
+    assert 0 <= state - kv_cache_bytes(config, 100, dtype=dtype) <= 3 * 8

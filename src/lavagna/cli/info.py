@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lavagna.cli.console import Json, print_turned, show
+from lavagna.cli.console import Json, print_pairs, print_turned, show
 
 LATE = 10_000
 
@@ -18,7 +18,11 @@ def info(
     option: Annotated[list[str] | None, typer.Option(help="For a layer: KEY=VALUE.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Parameters, bytes of state, arithmetic a token and the form that would run; without a target, this machine."""
+    """Parameters, bytes of state, arithmetic a token and the form that would run; without a target, this machine.
+
+    Of a checkpoint, ours or foreign, only the headers are read. Its state is told beside the cache of a transformer of
+    the same width and depth: 2 x depth x d_model x tokens x bytes of a number.
+    """
     from lavagna.layers import names
 
     if target is None:
@@ -30,12 +34,13 @@ def info(
         rows = [_layer(target, d_model, option or [])]
         settings = {"layer": target, "d_model": d_model}
     else:
-        rows, checkpoint = _model(target, names())
-        settings = {"checkpoint": str(checkpoint)}
+        rows, settings = _model(target, names())
     if as_json:
         show("info", settings, rows, as_json=True)
-    else:
-        print_turned(rows, "name")
+        return
+    if target not in names():
+        print_pairs(settings)
+    print_turned(rows, "name")
 
 
 def _machine() -> Iterator[dict[str, Any]]:
@@ -109,23 +114,27 @@ def _choice(config: Any) -> dict[str, Any]:
     return {"forms": " ".join(layer.forms)} | choice
 
 
-def _model(target: str, layers: list[str]) -> tuple[list[dict[str, Any]], Path]:
+def _model(target: str, layers: list[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     from dataclasses import replace
 
-    from lavagna.checkpoints import load
-    from lavagna.cli.model_source import find_checkpoint
+    from lavagna.cli.checkpoint_info import memory, tell
 
     if not Path(target).exists():
         raise FileNotFoundError(
-            f"info: {target!r} is neither a layer nor a folder. Layers are {', '.join(layers)}; or give a run or a "
-            "checkpoint folder."
+            f"info: {target!r} is neither a layer nor a folder or file. Layers are {', '.join(layers)}; or give a run "
+            "or a checkpoint."
         )
-    checkpoint = find_checkpoint("info", Path(target))
-    config = load(checkpoint).model.config
-    rows = [
-        {"name": "model", **_costs(config), "forms": "", "form_of_a_text": "", "form_of_a_token": "", "backend": ""}
-    ]
+    facts, config, dtype = tell("info", Path(target))
+    nothing = {"forms": "", "form_of_a_text": "", "form_of_a_token": "", "backend": ""}
+    rows = [{"name": "model", **_costs(config), **memory(config, dtype), **nothing}]
     for name in dict.fromkeys(config.layers):
-        alone = replace(config, layer=name, options=config.layer_options(name), mlp_factor=0)
-        rows.append({"name": name, **_mixer(replace(alone, depth=2), replace(alone, depth=1))})
-    return rows, checkpoint
+        block = config.block_choices(name) | {"mlp": None}
+        options = config.layer_options(name)
+        two, one = (
+            replace(config, layer=name, options=options, mlp_factor=0, block=block, depth=depth) for depth in (2, 1)
+        )
+        more = zip(memory(two, dtype).items(), memory(one, dtype).values(), strict=True)
+        costs = _mixer(two, one)
+        choice = {key: costs.pop(key) for key in nothing}
+        rows.append({"name": name, **costs, **{key: after - before for (key, after), before in more}, **choice})
+    return rows, facts

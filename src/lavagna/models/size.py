@@ -16,16 +16,28 @@ def parameters(model: StackConfig | Stack) -> int:
     return sum(weight.numel() for weight in _empty(model).parameters())
 
 
-def state_bytes(model: StackConfig | Stack, tokens: int = 1) -> int:
+def state_bytes(model: StackConfig | Stack, tokens: int = 1, *, dtype: torch.dtype = torch.float32) -> int:
     """Bytes of the state of one sequence after `tokens` tokens. Exact; a memory of fixed size has the same after any.
 
-    A model that reads in both directions has no state: 0.
+    `dtype` is that of the weights, which windows and caches have too. A model that reads in both directions has no
+    state: 0.
 
     >>> config = ModelConfig(layer="gla", d_model=64, depth=2, vocab_size=256)
     >>> state_bytes(config, 10) == state_bytes(config, 10_000)
     True
     """
-    return sum(math.prod(shape) * x.element_size() for x, shape, _ in _tensors(_empty(model), tokens))
+    return sum(math.prod(shape) * x.element_size() for x, shape, _ in _tensors(_empty(model), tokens, dtype))
+
+
+def kv_cache_bytes(model: StackConfig | Stack, tokens: int, *, dtype: torch.dtype = torch.float32) -> int:
+    """Bytes that a transformer of the same width and depth keeps after `tokens` tokens, to hold a state against.
+
+        2 (keys and values) * depth * d_model * tokens * bytes of a number
+
+    With as many heads for keys as for queries; heads that share keys divide it.
+    """
+    config = model if isinstance(model, StackConfig) else model.config
+    return 2 * config.depth * config.d_model * tokens * dtype.itemsize
 
 
 def flops(model: StackConfig | Stack, tokens: int = 1) -> int:
@@ -41,7 +53,7 @@ def flops(model: StackConfig | Stack, tokens: int = 1) -> int:
     empty = _empty(model)
     matrices = {id(weight): weight.numel() for weight in empty.parameters() if weight.ndim >= 2}
     weights = sum(matrices.values()) - sum(matrices[id(weight)] for weight in _idle(empty))
-    held = [each for each in _tensors(empty, tokens) if each[0].dtype != torch.int64]
+    held = [each for each in _tensors(empty, tokens, torch.float32) if each[0].dtype != torch.int64]
     return 2 * weights + sum(math.prod(shape) * (2 * readers if 0 in x.shape else 4) for x, shape, readers in held)
 
 
@@ -56,7 +68,7 @@ def _empty(model: StackConfig | Stack) -> Stack:
     return outline(model if isinstance(model, StackConfig) else model.config)
 
 
-def _tensors(empty: Stack, tokens: int) -> list[tuple[torch.Tensor, list[int], int]]:
+def _tensors(empty: Stack, tokens: int, dtype: torch.dtype) -> list[tuple[torch.Tensor, list[int], int]]:
     """The tensors of the empty state of one sequence, each with its shape after `tokens` tokens and its readers."""
     if empty.first_bidirectional is not None:
         return []
@@ -64,7 +76,7 @@ def _tensors(empty: Stack, tokens: int) -> list[tuple[torch.Tensor, list[int], i
     # Behind the blocks a classifier keeps what it has pooled.
     return [
         (x, _shape(x, tokens if longest is None else min(tokens, longest)), readers)
-        for state, (longest, readers) in zip(empty.initial_state(1), [*limits, (None, 1)], strict=False)
+        for state, (longest, readers) in zip(empty.initial_state(1, dtype=dtype), [*limits, (None, 1)], strict=False)
         for x in state.tensors().values()
     ]
 
