@@ -50,6 +50,10 @@ class Format(ABC):
         format can't hold it.
         """
 
+    def title(self, model_config: ModelConfig) -> str:
+        """What errors call the format of a model's file: its name, and the version where it has several."""
+        return self.name
+
     def faults(self, weights: Weights) -> list[str]:
         """What the numbers of a file say against its being a model of ours, in sentences. For few, small tensors."""
         return []

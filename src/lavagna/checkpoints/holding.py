@@ -8,8 +8,8 @@ from lavagna.layers import registry
 from lavagna.models import ModelConfig
 from lavagna.models.kinds import outline
 
-# Fields that say the same in other words, or that only training minds.
-FREE = {"layer", "options", "block", "mlp_factor", "vocab_size", "vocab_multiple", "dropout"}
+# Fields that say the same in other words, whose tensors tell (the norm of an embedding), or that only training minds.
+FREE = {"layer", "options", "block", "mlp_factor", "vocab_size", "vocab_multiple", "embedding_norm", "dropout"}
 
 
 def config_for(format: Format, ours: ModelConfig) -> dict[str, Any]:
@@ -32,7 +32,13 @@ def config_for(format: Format, ours: ModelConfig) -> dict[str, Any]:
 def read_back(format: Format, config: Config, ours: ModelConfig, unused: Shapes | None = None) -> ModelConfig:
     """What a format makes of a config, beside the shapes that the tensors of our model would have in it."""
     shapes = {name: tuple(tensor.shape) for name, tensor in outline(ours).state_dict().items()}
-    return format.model_config(config, foreign_shapes(format.rules(config, ours), shapes) | dict(unused or {}))
+    rules = format.rules(config, ours)
+    given = {name: None for rule in rules for name in rule.ours}
+    unlike = [f"wants {name}" for name in given if name not in shapes]
+    unlike += [f"has no place for {name}" for name in shapes if name not in given]
+    if unlike:
+        raise ValueError(f"It {unlike[0]}.")
+    return format.model_config(config, foreign_shapes(rules, shapes) | dict(unused or {}))
 
 
 def differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:

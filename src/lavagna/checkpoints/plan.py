@@ -32,6 +32,7 @@ class Plan:
     - format: the name of the format, "lavagna" for our own.
     - config: what config.json says, or what the format says in its place.
     - stated: whether there is such a file.
+    - title: what errors call the format.
     - model: the model, on the meta device.
     - unused: tensors that the model does without.
     - twins: two names of one matrix, both of them in the file, of which the rules read the first.
@@ -45,6 +46,7 @@ class Plan:
     unused: frozenset[str] = frozenset()
     twins: tuple[str, str] | None = None
     stated: bool = True
+    title: str = OURS
 
 
 def plan(path: Path) -> Plan:
@@ -107,7 +109,9 @@ def _foreign(path: Path, config: Config) -> Plan:
     except (TypeError, ValueError) as error:
         raise ValueError(f"load: '{path}' looks like {format.name}, but describes no model of ours. {error}") from None
     unused = frozenset(format.unused(weights.entries))
-    return _tied(Plan(format.name, config, model, rules, weights, unused, stated=bool(stated)), format.tied)
+    title = format.title(described)
+    made = Plan(format.name, config, model, rules, weights, unused, stated=bool(stated), title=title)
+    return _tied(made, format.tied)
 
 
 def _either(shapes: Shapes, names: tuple[str, str] | None) -> Shapes:
@@ -167,10 +171,9 @@ def _check(made: Plan) -> None:
     ]
     if wrong:
         more = f"; and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
-        kind = "" if made.format == OURS else f" of {made.format}"
-        raise ValueError(
-            f"load: '{made.weights.path}' does not fit its config.json{kind}: {'; '.join(wrong[:LISTED])}{more}."
-        )
+        fits = f"its config.json of {made.title}" if made.stated else f"together as {made.title}"
+        fits = "its config.json" if made.format == OURS else fits
+        raise ValueError(f"load: '{made.weights.path}' does not fit {fits}: {'; '.join(wrong[:LISTED])}{more}.")
 
 
 def foreign_shapes(rules: list[Rule], ours: Shapes) -> dict[str, tuple[int, ...]]:

@@ -69,7 +69,7 @@ class RWKV7(Format):
 
     def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
         rules = [same("embedding.weight", EMBEDDING), *_norm("norm", "model.norm")]
-        if model_config.embedding_norm:
+        if model_config.embedding_norm is not False:
             rules += _norm("embedding_norm", "model.layers.0.pre_norm")
         if not model_config.tie_embeddings:
             rules.append(same("head.weight", HEAD))
