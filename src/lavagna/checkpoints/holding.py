@@ -3,7 +3,7 @@
 from typing import Any
 
 from lavagna.checkpoints.format import Config, Format
-from lavagna.checkpoints.plan import Shapes, foreign_shapes
+from lavagna.checkpoints.plan import LISTED, Shapes, foreign_shapes
 from lavagna.layers import registry
 from lavagna.models import ModelConfig
 from lavagna.models.kinds import outline
@@ -58,7 +58,17 @@ def differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
     around = [[block.around for block in outline(config).each_block] for config in (ours, theirs)]
     if around[0] != around[1]:
         wrong.append(f"the blocks have {around[0][0]}, there {around[1][0]}")
-    return wrong
+    # What options left open, which are not told apart above, may still make tensors that only one of the two has.
+    return wrong or _shapes(ours, theirs)[:LISTED]
+
+
+def _shapes(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
+    mine, other = (
+        {name: tuple(tensor.shape) for name, tensor in outline(config).state_dict().items()}
+        for config in (ours, theirs)
+    )
+    names = [name for name in mine | other if mine.get(name) != other.get(name)]
+    return [f"{name} is {mine.get(name, 'missing')}, there {other.get(name, 'missing')}" for name in names]
 
 
 def _options(layer: str, ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:

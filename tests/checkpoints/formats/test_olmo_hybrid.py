@@ -1,5 +1,6 @@
 """OLMo Hybrid of transformers: the same logits, also where transformers' own are wrong."""
 
+import dataclasses
 import json
 
 import pytest
@@ -17,7 +18,7 @@ from checkpoints.formats.comparison import (
     same_logits,
     saved,
 )
-from lavagna.checkpoints.formats import of_name
+from checkpoints.formats.written import HYBRID, refused_for, written_for
 from lavagna.checkpoints.plan import plan
 
 SIZES = {
@@ -107,7 +108,8 @@ def test_each_way_of_naming_its_tensors_is_read(transformers, names, tmp_path):
         tensors = as_published(model) if names == "olmo_hybrid" else model.state_dict()
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     assert plan(folder).format == names
-    same_logits(folder, of_transformers(model))
+    ids = torch.randint(50, (2, 9))
+    assert distance(logits(lv.load(folder)[0], ids)[0], of_transformers(model)(ids)[0]) < 1e-4
     round_trip_is_exact(folder)
     again = transformers.OlmoHybridForCausalLM.from_pretrained(folder)
     assert all(map(torch.equal, again.state_dict().values(), model.state_dict().values()))
@@ -124,11 +126,33 @@ def test_damages_are_named(transformers, tmp_path):
     damages(saved(build(transformers), tmp_path / "whole"), "olmo_hybrid", tmp_path)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_model_of_ours_is_written_as_theirs_where_it_is_one(transformers, variant, tmp_path):
-    format = of_name("olmo_hybrid")
-    model = lv.load(saved(build(transformers, **VARIANTS[variant]), tmp_path))[0]
-    again = transformers.OlmoHybridForCausalLM(transformers.OlmoHybridConfig(**format.foreign_config(model.config)))
-    assert {name: x.shape for name, x in again.state_dict().items()} == {
-        name: x.shape for name, x in build(transformers, **VARIANTS[variant]).state_dict().items()
-    }
+ATTENTION = {"qk_norm": "width", "norm_eps": 1e-6}
+OURS = dataclasses.replace(
+    HYBRID,
+    options={"gated_delta_net": {"max_beta": 2.0}, "softmax_attention": ATTENTION},
+    block={"gated_delta_net": {"mlp_width": 40}, "softmax_attention": {"norm_place": "post", "mlp_width": 40}},
+)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0])
+def test_a_model_of_ours_is_written_as_theirs(transformers, fraction, tmp_path):
+    attention = {**ATTENTION, "rotary_fraction": fraction}
+    ours = dataclasses.replace(OURS, options={"gated_delta_net": {}, "softmax_attention": attention})
+    written_for(ours, "olmo_hybrid", transformers.OlmoHybridForCausalLM, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"block": {"mlp_width": 40}}, "norm_place='pre'"),
+        ({"options": {**OURS.options, "gated_delta_net": {"max_beta": 1.5}}}, "max_beta=1.5, there 1.0"),
+        ({"options": {**OURS.options, "softmax_attention": {"norm_eps": 1e-6}}}, "q_norm.weight"),
+        (
+            {"options": {**OURS.options, "softmax_attention": {**ATTENTION, "rotary_fraction": 0.5}}},
+            "rotary_fraction=0.5, there 1.0",
+        ),
+        ({"layer": "gated_delta_net", "options": {}, "block": {}}, "some of both"),
+    ],
+)
+def test_another_model_of_ours_is_refused(changed, said):
+    refused_for(OURS, "olmo_hybrid", said, **changed)

@@ -1,10 +1,10 @@
 """Qwen3.5's language models of transformers: the same logits, also where transformers' own are wrong."""
 
+import dataclasses
 import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import lavagna as lv
 from checkpoints.formats.comparison import (
@@ -17,7 +17,7 @@ from checkpoints.formats.comparison import (
     same_logits,
     saved,
 )
-from lavagna.checkpoints.formats import of_name
+from checkpoints.formats.written import HYBRID, refused_for, written_for
 
 SIZES = {
     "vocab_size": 50,
@@ -100,10 +100,11 @@ def test_damages_are_named(transformers, tmp_path):
 
 
 def test_a_model_of_ours_is_written_as_theirs(transformers, tmp_path):
-    model = lv.load(saved(build(transformers), tmp_path))[0]
-    config = transformers.Qwen3_5TextConfig(**of_name("qwen3_5").foreign_config(model.config))
-    shapes = {name: x.shape for name, x in load_file(tmp_path / "model.safetensors").items()}
-    again = transformers.Qwen3_5ForCausalLM(config)
-    assert {name: x.shape for name, x in again.state_dict().items()} == shapes
-    with pytest.raises(ValueError, match="Use qwen3_5 for a language model alone"):
-        of_name("qwen3_5_multimodal").foreign_config(model.config)
+    attention = {"qk_norm": "zero_centered_head", "gate": True, "norm_eps": 1e-6, "rotary_fraction": 0.25}
+    ours = dataclasses.replace(
+        HYBRID,
+        options={"gated_delta_net": {"norm_eps": 1e-6}, "softmax_attention": attention},
+        block={"norm": "zero_centered_rms", "mlp_width": 40},
+    )
+    written_for(ours, "qwen3_5", transformers.Qwen3_5ForCausalLM, tmp_path)
+    refused_for(ours, "qwen3_5_multimodal", "Use qwen3_5 for a language model alone")

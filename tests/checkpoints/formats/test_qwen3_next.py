@@ -1,5 +1,6 @@
 """Qwen3-Next of transformers, with dense feed-forward nets: the same logits, also where transformers' own are wrong."""
 
+import dataclasses
 import json
 
 import pytest
@@ -17,7 +18,7 @@ from checkpoints.formats.comparison import (
     same_logits,
     saved,
 )
-from lavagna.checkpoints.formats import of_name
+from checkpoints.formats.written import HYBRID, refused_for, written_for
 
 SIZES = {
     "vocab_size": 50,
@@ -136,9 +137,30 @@ def test_damages_are_named(transformers, tmp_path):
     damages(saved(build(transformers, num_hidden_layers=4), tmp_path / "whole"), "qwen3_next", tmp_path)
 
 
-def test_a_model_of_ours_is_written_as_theirs_where_it_is_one(transformers, tmp_path):
-    format, model = of_name("qwen3_next"), lv.load(saved(build(transformers, num_hidden_layers=4), tmp_path))[0]
-    config = transformers.Qwen3NextConfig(**format.foreign_config(model.config))
-    again = transformers.Qwen3NextForCausalLM(config)
-    shapes = {name: x.shape for name, x in load_file(tmp_path / "model.safetensors").items()}
-    assert {name: x.shape for name, x in again.state_dict().items()} == shapes
+OURS = dataclasses.replace(
+    HYBRID,
+    options={
+        "gated_delta_net": {"norm_eps": 1e-6},
+        "softmax_attention": {"qk_norm": "zero_centered_head", "gate": True, "norm_eps": 1e-6},
+    },
+    block={"norm": "zero_centered_rms", "mlp_width": 40},
+)
+
+
+def test_a_model_of_ours_is_written_as_theirs(transformers, tmp_path):
+    written_for(OURS, "qwen3_next", transformers.Qwen3NextForCausalLM, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"options": {**OURS.options, "softmax_attention": {"window": 5}}}, "sees all tokens.*the last 5"),
+        ({"options": {**OURS.options, "softmax_attention": {"gate": True, "norm_eps": 1e-6}}}, "q_norm.weight"),
+        ({"options": {"gated_delta_net": {"conv_size": 0}}}, "have convolutions"),
+        ({"block": {"mlp_width": 40}}, "norm='rms'"),
+        ({"logit_cap": 30.0}, "logit_cap is 30.0, there None"),
+        ({"layer": "gla", "options": {}}, "holds layers of gated_delta_net and softmax_attention, not gla"),
+    ],
+)
+def test_another_model_of_ours_is_refused(changed, said):
+    refused_for(OURS, "qwen3_next", said, **changed)

@@ -1,10 +1,10 @@
 """RecurrentGemma of transformers: the same logits, also where transformers' own are wrong."""
 
+import dataclasses
 import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import lavagna as lv
 from checkpoints.formats.comparison import (
@@ -17,7 +17,7 @@ from checkpoints.formats.comparison import (
     same_logits,
     saved,
 )
-from lavagna.checkpoints.formats import of_name
+from checkpoints.formats.written import HYBRID, refused_for, written_for
 
 SIZES = {
     "vocab_size": 50,
@@ -132,11 +132,33 @@ def test_damages_are_named(transformers, tmp_path):
     damages(saved(build(transformers), tmp_path / "whole"), "recurrent_gemma", tmp_path)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_model_of_ours_is_written_as_theirs_where_it_is_one(transformers, variant, tmp_path):
-    format = of_name("recurrent_gemma")
-    model = lv.load(saved(build(transformers, **VARIANTS[variant]), tmp_path))[0]
-    config = transformers.RecurrentGemmaConfig(**format.foreign_config(model.config))
-    again = transformers.RecurrentGemmaForCausalLM(config)
-    shapes = {name: x.shape for name, x in load_file(tmp_path / "model.safetensors").items()}
-    assert {name: x.shape for name, x in again.state_dict().items() if name in shapes} == shapes
+ATTENTION = {"heads": 4, "kv_heads": 1, "window": 7, "out_bias": True, "rotary_fraction": 0.5}
+OURS = dataclasses.replace(
+    HYBRID,
+    layer=["rg_lru", "rg_lru", "softmax_attention"],
+    options={"rg_lru": {"heads": 4}, "softmax_attention": ATTENTION},
+    block={"norm": "zero_centered_rms", "mlp": "geglu_tanh_bias", "mlp_width": 48},
+    tie_embeddings=True,
+    # The root of 32 in bfloat16.
+    embedding_scale=5.65625,
+    logit_cap=30.0,
+)
+
+
+def test_a_model_of_ours_is_written_as_theirs(transformers, tmp_path):
+    written_for(OURS, "recurrent_gemma", transformers.RecurrentGemmaForCausalLM, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"embedding_scale": 1.0}, "embedding_scale is 1.0"),
+        ({"logit_cap": None}, "are capped"),
+        ({"options": {"rg_lru": {"heads": 4}, "softmax_attention": {**ATTENTION, "window": None}}}, "has a window"),
+        ({"options": {"rg_lru": {}, "softmax_attention": ATTENTION}}, "decay_gate.weight"),
+        ({"block": {"norm": "zero_centered_rms", "mlp": "geglu_tanh", "mlp_width": 48}}, "gate_up.bias"),
+        ({"layer": "rg_lru", "options": {}}, "some of both"),
+    ],
+)
+def test_another_model_of_ours_is_refused(changed, said):
+    refused_for(OURS, "recurrent_gemma", said, **changed)

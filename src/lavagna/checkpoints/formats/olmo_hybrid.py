@@ -194,4 +194,6 @@ def _turned(config: Config, head_dim: int) -> dict[str, Any]:
     # Written so where the model was trained without positions; a file without the key has the usual ones.
     if config.get("rope_parameters", {}) is None and config.get("rope_theta") is None:
         return {"rotary_fraction": 0.0}
-    return rotary_options(config, head_dim)
+    turned = rotary_options(config, head_dim)
+    # Theirs turns a head whole, whatever share is written.
+    return turned | ({"rotary_fraction": 1.0} if turned["rotary_fraction"] else {})

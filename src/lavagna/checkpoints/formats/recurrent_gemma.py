@@ -106,6 +106,8 @@ class RecurrentGemma(Format):
         recurrent, attention = built(model_config, RGLRU), built(model_config, SoftmaxAttention)
         if attention.window is None:
             raise ValueError("Its attention has a window, and this model's has none.")
+        if model_config.logit_cap is None:
+            raise ValueError("Its logits are capped, and this model's are not.")
         return attention_sizes(attention) | {
             "architectures": ["RecurrentGemmaForCausalLM"],
             "model_type": self.name,
