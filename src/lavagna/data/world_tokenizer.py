@@ -18,7 +18,7 @@ EOS_ID, EOS = 0, b"<|endoftext|>"
 
 
 class WorldTokenizer(AbstractTokenizer):
-    """The tokenizer of RWKV's models since version 5: at each place of a text the longest token that fits.
+    """The tokenizer of RWKV's World models, all since version 5: at each place of a text the longest token that fits.
 
     `tokens` are the byte strings by id, from 1 on; id 0 is the document border, which no text encodes to and which
     reads as `<|endoftext|>`. A vocabulary that has all 256 bytes, as the published one does, encodes every text, and
