@@ -64,3 +64,14 @@ def test_theirs_reads_padding_on_the_left_where_projections_have_biases(transfor
 
 def test_damages_are_named(transformers, kind, tmp_path):
     damages(saved(build(transformers, kind), tmp_path / "whole"), kind, tmp_path)
+
+
+def test_a_model_of_ours_is_one_of_theirs_where_they_read_what_is_written(transformers, kind, tmp_path):
+    options = {"bias": True, "conv_size": 3, "norm": kind == "falcon_mamba"}
+    ours = lv.LanguageModel(lv.ModelConfig("mamba", 32, 2, 50, options=options)).eval()
+    lv.save(ours, tmp_path / "ours")
+    lv.checkpoints.convert(tmp_path / "ours", tmp_path / "theirs", to=kind)
+    model = build(transformers, kind)
+    theirs = of_transformers(type(model).from_pretrained(tmp_path / "theirs").eval())
+    ids = torch.randint(50, (2, 17))
+    assert distance(logits(ours, ids)[0], theirs(ids)[0]) < 1e-4

@@ -62,3 +62,13 @@ def test_theirs_reads_padding_on_the_left_where_projections_have_biases(transfor
 
 def test_damages_are_named(transformers, tmp_path):
     damages(saved(build(transformers, n_groups=2), tmp_path / "whole"), "mamba2", tmp_path)
+
+
+def test_a_model_of_ours_is_one_of_theirs_where_they_read_what_is_written(transformers, tmp_path):
+    options = {"heads": 4, "groups": 2, "bias": True, "conv_size": 3}
+    ours = lv.LanguageModel(lv.ModelConfig("mamba2", 32, 2, 50, options=options)).eval()
+    lv.save(ours, tmp_path / "ours")
+    lv.checkpoints.convert(tmp_path / "ours", tmp_path / "theirs", to="mamba2")
+    theirs = of_transformers(transformers.Mamba2ForCausalLM.from_pretrained(tmp_path / "theirs").eval())
+    ids = torch.randint(50, (2, 17))
+    assert distance(logits(ours, ids)[0], theirs(ids)[0]) < 1e-4

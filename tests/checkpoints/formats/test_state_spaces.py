@@ -42,6 +42,17 @@ def test_a_padded_vocabulary_is_read_and_written(transformers, ssm, tmp_path):
     round_trip_is_exact(folder)
 
 
+def test_layer_norms_are_read_and_written(tmp_path):
+    options = {"block": {"norm": "layer"}, "vocab_multiple": 8}
+    model = lv.LanguageModel(lv.ModelConfig("mamba", 32, 2, 277, **options)).eval()
+    lv.save(model, tmp_path / "ours")
+    lv.checkpoints.convert(tmp_path / "ours", tmp_path / "theirs", to="state_spaces")
+    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["rms_norm"] is False
+    loaded = lv.load(tmp_path / "theirs").model
+    ids = torch.randint(277, (1, 9))
+    assert torch.equal(loaded(ids).logits, model(ids).logits) and loaded.norm.bias is not None
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

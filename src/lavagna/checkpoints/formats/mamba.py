@@ -93,11 +93,12 @@ def silu_only(config: Config) -> None:
 
 def frame(model_config: ModelConfig, embedding: str = EMBEDDING) -> list[Rule]:
     """What stands around the mixers of every kind of Mamba."""
-    rules = [same("embedding.weight", embedding), same("norm.weight", NORM)]
-    rules += [
-        same(f"blocks.{index}.mixer_norm.weight", f"backbone.layers.{index}.norm.weight")
-        for index in range(model_config.depth)
-    ]
+    layer_norm = model_config.block_choices(model_config.layers[0]).get("norm") == "layer"
+    norms = {"norm": NORM.removesuffix(".weight")}
+    norms |= {f"blocks.{n}.mixer_norm": f"backbone.layers.{n}.norm" for n in range(model_config.depth)}
+    kinds = ("weight", "bias") if layer_norm else ("weight",)
+    rules = [same("embedding.weight", embedding)]
+    rules += [same(f"{ours}.{kind}", f"{theirs}.{kind}") for ours, theirs in norms.items() for kind in kinds]
     return rules if model_config.tie_embeddings else [*rules, same("head.weight", HEAD)]
 
 

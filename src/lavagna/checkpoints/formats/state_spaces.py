@@ -60,6 +60,7 @@ class StateSpaces(Format):
             tie_embeddings=config.get("tie_embeddings", True),
             norm_eps=NORM_EPS,
             options=options,
+            block={} if config.get("rms_norm", True) else {"norm": "layer"},
             **vocabulary(config["vocab_size"], rows),
         )
 
@@ -86,7 +87,7 @@ class StateSpaces(Format):
             "ssm_cfg": {"layer": layer.capitalize() if layer == "mamba2" else "Mamba1"} | ssm,
             "attn_layer_idx": [],
             "attn_cfg": {},
-            "rms_norm": True,
+            "rms_norm": model_config.block_choices(layer).get("norm", "rms") == "rms",
             "residual_in_fp32": True,
             "fused_add_norm": True,
             "pad_vocab_size_multiple": model_config.vocab_multiple,
@@ -96,7 +97,7 @@ class StateSpaces(Format):
 
 def _refuse(config: Config, ssm: Mapping[str, Any], known: Collection[str]) -> None:
     """Raises ValueError on what would be another model than ours."""
-    refused = {"attn_layer_idx": [], "d_intermediate": 0, "rms_norm": True}
+    refused = {"attn_layer_idx": [], "d_intermediate": 0}
     for key, wanted in refused.items():
         if config.get(key, wanted) not in (wanted, None):
             raise ValueError(f"Its {key} is {config[key]!r}, but only {wanted!r} is read.")
