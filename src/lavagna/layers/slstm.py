@@ -92,11 +92,13 @@ class SLSTM(Layer):
         for part in (self.input_gate, self.forget_gate, self.cell_input, self.output_gate):
             reset_normal(part.weight, (0.4 / self.d_model) ** 0.5)
         size = self.heads.size
-        ramp = torch.arange(size, device=self.bias.device) / max(size - 1, 1)
         with torch.no_grad():
             self.recurrent.weight.zero_()
             self.bias.zero_()
-            self.bias[1] = 5 - 12 * ramp ** (0.3 + 1.3 * self.place)
+            # Division on the meta device would import torch's compiler.
+            if not self.bias.is_meta:
+                ramp = torch.arange(size, device=self.bias.device) / max(size - 1, 1)
+                self.bias[1] = 5 - 12 * ramp ** (0.3 + 1.3 * self.place)
         exempt(self.bias)
 
     @property
