@@ -147,3 +147,13 @@ def test_a_new_layer_has_the_gates_of_the_paper():
 def test_options_that_cannot_be_say_why(options, message):
     with pytest.raises(ValueError, match=message):
         layers.build("slstm", D, **options)
+
+
+def test_a_state_kept_in_float16_leaves_no_nan_in_the_gradient_of_a_row_without_a_step(device):
+    layer = build("slstm", device, torch.float32)
+    x = text(device, 2, 5, torch.float32)
+    mask = torch.tensor([[0] * 5, [1] * 5], device=device)
+    y, state = layer(x, layer.initial_state(2).to(torch.float16), mask=mask)
+    (y.sum() + state.cell.sum()).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters() if parameter.grad is not None)
+    assert torch.equal(y, layer(x, mask=mask).y)

@@ -25,3 +25,11 @@ def test_new_rates_are_uniform_within_their_bounds():
 def test_both_are_float32_where_what_came_is_bfloat16():
     low = torch.zeros(3, dtype=torch.bfloat16)
     assert rate(low).dtype == step_size(low, low).dtype == torch.float32
+
+
+def test_a_rate_beyond_every_float_has_a_finite_gradient():
+    log = torch.tensor([100.0, 1000.0, 1.0], requires_grad=True)
+    bias = torch.zeros(3, requires_grad=True)
+    (rate(log).flatten() * step_size(torch.zeros(3), bias)).exp().sum().backward()
+    assert log.grad is not None and log.grad.isfinite().all() and log.grad[2] != 0
+    assert bias.grad is not None and bias.grad.isfinite().all()

@@ -30,3 +30,11 @@ def test_products_of_neighbors_are_those_of_the_paper(device):
     r = torch.cat([x.clamp_min(0), (-x).clamp_min(0)], -1)
     right = torch.stack([r[:, i] * r[:, i - j] for j in (1, 2, 3) for i in range(10)], -1)
     assert torch.equal(dpfp(x, 3), right) and (right >= 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_elu_plus_one_keeps_its_digits_far_below_zero(dtype):
+    x = torch.tensor([-0.01, -3.0, -20.0, -60.0], dtype=dtype)
+    right = x.double().exp()
+    got = feature_map("layer", "elu_plus_one")(x)
+    assert ((got - right).abs() / right).max() < 2 * torch.finfo(dtype).eps

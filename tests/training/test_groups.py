@@ -1,5 +1,7 @@
 """Which parameters weight decay may shrink."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -90,3 +92,10 @@ def test_frozen_parameters_are_in_no_group():
 def test_a_negative_decay_is_refused():
     with pytest.raises(ValueError, match=r"weight_decay came as -0.1, but 0 or more"):
         parameter_groups(nn.Linear(2, 2), -0.1)
+
+
+@pytest.mark.parametrize("layer", registry.names())
+def test_a_copy_of_a_model_has_the_same_groups(layer, device):
+    model = language_model(layer, device)
+    once, again = (parameter_groups(one, 0.1) for one in (model, copy.deepcopy(model)))
+    assert [group["names"] for group in once] == [group["names"] for group in again]

@@ -69,7 +69,8 @@ class FastWeight(Layer):
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         q, k, v = self.qkv(x).unflatten(-1, (3, *self.heads)).unbind(2)
-        q, k = (shares(self._features(z)) for z in (q, k))
+        # Wide, because products of two channels of 256 are beyond float16.
+        q, k = (shares(self._features(wide(z))).to(v.dtype) for z in (q, k))
         beta = self.beta(x).sigmoid().unsqueeze(-1)
         write = (beta * v).to(v.dtype)
         o, memory = steps.recur(householder(k, beta), q * self.heads.size**-0.5, k, write, state.memory)

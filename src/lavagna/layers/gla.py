@@ -12,7 +12,7 @@ from lavagna.modules.heads import Heads, expanded, heads_of, key_heads_of
 from lavagna.modules.linear import Linear, LowRank, reset_xavier
 from lavagna.modules.norm import GatedRMSNorm
 from lavagna.modules.options import below_zero, choice, number, switch, whole
-from lavagna.modules.precision import wide_dtype
+from lavagna.modules.precision import roomy, wide_dtype
 from lavagna.modules.projection import BENT, QKV
 from lavagna.modules.steps import Steps
 from lavagna.state import State
@@ -109,6 +109,6 @@ class GLA(Layer):
         log_decay = log_decay if self.lower_bound is None else log_decay.clamp_min(self.lower_bound)
         if self.group > 1:
             k, v, log_decay = (z.repeat_interleave(self.group, 2) for z in (k, v, log_decay))
-        o, tensors["memory"] = steps.recur(diagonal(log_decay), q, k, v, state.memory)
+        o, tensors["memory"] = steps.recur(diagonal(log_decay), roomy(q), roomy(k), roomy(v), state.memory)
         gate = None if self.gate is None else self.gate(x).unflatten(-1, self.values)
-        return self.out(self.norm(o, gate).flatten(2)), tensors
+        return self.out(self.norm(o, gate).flatten(2).to(v.dtype)), tensors

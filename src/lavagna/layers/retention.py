@@ -14,7 +14,7 @@ from lavagna.modules.heads import Heads, expanded, heads_of, key_heads_of
 from lavagna.modules.linear import Linear, reset_xavier
 from lavagna.modules.norm import GatedRMSNorm, RMSNorm
 from lavagna.modules.options import choice, number, switch
-from lavagna.modules.precision import wide_dtype
+from lavagna.modules.precision import roomy, wide_dtype
 from lavagna.modules.steps import Steps
 from lavagna.state import State
 
@@ -145,10 +145,11 @@ class Retention(Layer):
             k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
         o, memory = self._read(q, k, v, state, steps)
         y = self.norm(o, *(gate.unflatten(-1, self.values) for gate in gates))
-        return self.out(y.flatten(2)), {"memory": memory}
+        return self.out(y.flatten(2).to(v.dtype)), {"memory": memory}
 
     def _read(self, q: Tensor, k: Tensor, v: Tensor, state: State, steps: Steps) -> tuple[Tensor, Tensor]:
         log_gamma = self.log_gamma(device=v.device).to(wide_dtype(v.dtype))
+        q, k, v = roomy(q), roomy(k), roomy(v)
         if self.rescale == "paper":
             v = torch.cat([v, torch.ones_like(v[..., :1])], -1)
         o, memory = steps.recur(scalar(log_gamma[None, None, :, None]), q, k, v, state.memory)

@@ -15,7 +15,7 @@ from lavagna.modules.linear import Linear, LowRank, reset_orthogonal
 from lavagna.modules.norm import HeadNorm
 from lavagna.modules.options import number, switch, whole
 from lavagna.modules.place import place_of
-from lavagna.modules.precision import wide, wide_dtype
+from lavagna.modules.precision import roomy, wide, wide_dtype
 from lavagna.modules.spread import line
 from lavagna.modules.steps import Steps
 from lavagna.modules.token_shift import Start, TokenShift
@@ -160,9 +160,9 @@ class RWKV7(Layer):
         removed = F.normalize((k * self.k_k).unflatten(-1, self.heads), dim=-1, eps=1e-12)
         k = (k * (1 + (a - 1) * self.k_a)).unflatten(-1, self.heads)
         transition = dplr(log_decay, -removed, a.unflatten(-1, self.heads) * removed)
-        o, memory = steps.recur(transition, r, k.to(v.dtype), v, state.memory)
+        o, memory = steps.recur(transition, roomy(r), k.to(roomy(v).dtype), roomy(v), state.memory)
         y = (self.norm(o) + bonus(r, k, v, self.r_k)).flatten(2) * self.gate(xg)
-        return self.out(y.to(o.dtype)), {"memory": memory, "window": window}
+        return self.out(y.to(v.dtype)), {"memory": memory, "window": window}
 
     def _value(self, x: Tensor, steps: Steps) -> Tensor:
         """The value of each step; the first layer's is handed on, the others mix it in."""

@@ -124,6 +124,8 @@ class SLSTM(Layer):
             given = torch.stack([wide(one) for one in sources], 2) + wide(self.bias)
             names = ("hidden", "cell", "normalizer", "stabilizer")
             before = [state.tensors()[name].to(given.dtype) for name in names]
+            # In float16, as which a state may have been kept, the stabilizer of nothing is -inf.
+            before[-1] = before[-1].nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=NOTHING)
             run = self._ragged if steps.rows is not None else self._run
             h, *after = steps.by_rows(run, given, *before)
         return self.norm(h).to(x.dtype).flatten(2), tensors | dict(zip(names, after, strict=True))

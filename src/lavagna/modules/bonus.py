@@ -4,7 +4,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lavagna.algebra.transition import Transition
-from lavagna.modules.precision import wide
+from lavagna.modules.precision import roomy, wide
 from lavagna.modules.steps import Steps
 
 
@@ -33,5 +33,5 @@ def recur_with_bonus(
 
     With a weight of 1 and nothing that fades it is a read after the write.
     """
-    o, memory = steps.recur(a, q, k, v, memory, read="before")
+    o, memory = steps.recur(a, roomy(q), roomy(k), roomy(v), memory, read="before")
     return wide(o) + bonus(q, k, v, weight), memory

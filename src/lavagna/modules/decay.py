@@ -20,8 +20,11 @@ def step_size(x: Float[Tensor, "*axes h"], bias: Float[Tensor, " h"]) -> Float[T
 
 
 def rate(log: Float[Tensor, " h"]) -> Float[Tensor, "1 1 h 1"]:
-    """The log-decay of a step of length one, `-exp(log)`, float32 at least, shaped as a constant decay per head."""
-    return -wide(log).exp()[None, None, :, None]
+    """The log-decay of a step of length one, `-exp(log)`, float32 at least, shaped as a constant decay per head.
+
+    Held at a logarithm of 80, as in `log_decay_of`.
+    """
+    return log_decay_of(log)[None, None, :, None]
 
 
 def log_decay_of(log_rate: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:

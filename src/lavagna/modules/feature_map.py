@@ -7,9 +7,15 @@ import torch.nn.functional as F
 from jaxtyping import Shaped
 from torch import Tensor
 
+
+def _elu_plus_one(x: Tensor) -> Tensor:
+    # As elu(x) + 1 a small e^x would be the difference of two numbers near 1, and 0 from x = -17 on in float32.
+    return torch.where(x > 0, x + 1, x.clamp_max(0).exp())
+
+
 FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
-    "elu_plus_one": lambda x: F.elu(x) + 1,
+    "elu_plus_one": _elu_plus_one,
     "relu": F.relu,
 }
 NEVER_NEGATIVE = ("elu_plus_one", "relu")

@@ -13,6 +13,11 @@ from lavagna.modules.precision import wide
 from lavagna.modules.weight_decay import exempt
 
 
+def _inverse_root(mean: Tensor, eps: float) -> Tensor:
+    """`1 / sqrt(mean + eps)`; without an eps 1 where the mean is 0: of zeros, as masked steps are, all stays finite."""
+    return torch.rsqrt(mean + eps if eps else torch.where(mean > 0, mean, 1))
+
+
 class RMSNorm(nn.Module):
     """`x / sqrt(mean(x^2) + eps) * weight` over the last axis; on (b, t, h, v) it is one norm a head.
 
@@ -34,7 +39,7 @@ class RMSNorm(nn.Module):
         return self._normalized(wide(x)).to(x.dtype)
 
     def _normalized(self, x: Tensor) -> Tensor:
-        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+        y = x * _inverse_root(x.square().mean(-1, keepdim=True), self.eps)
         if self.weight is None:
             return y
         return y * (1 + wide(self.weight)) if self.zero_centered else y * self.weight
@@ -70,7 +75,10 @@ class HeadNorm(nn.Module):
 
     def forward(self, x: Shaped[Tensor, "*axes h v"]) -> Shaped[Tensor, "*axes h v"]:
         weight = self.weight.unflatten(0, (self.heads, self.size))
-        y = F.layer_norm(wide(x), (self.size,), eps=self.eps) * (1 + weight if self.zero_centered else weight)
+        y = wide(x)
+        # Not 0, for which a step of zeros, as masked ones are, would be divided by it.
+        y = F.layer_norm(y, (self.size,), eps=max(self.eps, torch.finfo(y.dtype).tiny))
+        y = y * (1 + weight if self.zero_centered else weight)
         if self.bias is not None:
             y = y + self.bias.unflatten(0, (self.heads, self.size))
         return y.to(x.dtype)
@@ -144,7 +152,7 @@ class GroupedRMSNorm(nn.Module):
 
     def _normalized(self, x: Tensor) -> Tensor:
         spans = x.unflatten(-1, (self.groups, -1))
-        spans = spans * torch.rsqrt(spans.square().mean(-1, keepdim=True) + self.eps)
+        spans = spans * _inverse_root(spans.square().mean(-1, keepdim=True), self.eps)
         return spans.flatten(-2) * self.weight
 
     def extra_repr(self) -> str:

@@ -18,6 +18,11 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def roomy(x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+    """`x`, in float32 where it is float16, which ends at 65504: for sums that a norm brings down again."""
+    return wide(x) if x.dtype == torch.float16 else x
+
+
 class Wide(nn.Module):
     """A module whose own parameters are float32 at least, whatever it is cast to: decays, step sizes, base vectors.
 

@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import nn
 
+from lavagna.modules.precision import Wide
+
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Split the trainable parameters in two groups, decayed and not, ready for `torch.optim.AdamW`.
@@ -38,7 +40,8 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def _places(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool]]:
     """Every place that a parameter has in the model, tied ones several times, and whether that place spares it."""
     for module in model.modules():
-        spares = isinstance(module, nn.Embedding) or "Norm" in type(module).__name__
+        # A copy of a module doesn't have the marks: what a `Wide` one owns itself are dynamics, marked or not.
+        spares = isinstance(module, nn.Embedding | Wide) or "Norm" in type(module).__name__
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             marked = getattr(parameter, "no_weight_decay", False)
             yield name, parameter, spares or marked or parameter.ndim <= 1 or "bias" in name.split("_")
