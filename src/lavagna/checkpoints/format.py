@@ -2,12 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+import torch
 
 from lavagna.checkpoints.rules import Rule
 from lavagna.checkpoints.weights import Weights
+from lavagna.layers import Layer, registry
 from lavagna.models import ModelConfig
+from lavagna.models.surroundings import Surroundings, surroundings
 
+L = TypeVar("L", bound=Layer)
 Config = Mapping[str, Any]
 
 
@@ -66,3 +71,22 @@ class Format(ABC):
 def vocabulary(size: int, rows: int) -> dict[str, Any]:
     """The fields of a `ModelConfig` for a vocabulary whose matrices have more rows than there are tokens."""
     return {"vocab_size": size, "vocab_multiple": rows if rows > size else 1}
+
+
+def refuse_other(config: Config, key: str, *read: Any) -> None:
+    """Raises ValueError where a key is there and has another value than those that are read."""
+    if key in config and config[key] not in read:
+        raise ValueError(f"Its {key} is {config[key]!r}; read is {' or '.join(map(repr, read))}.")
+
+
+def built(config: ModelConfig, kind: type[L]) -> L:
+    """One of a model's layers, without memory: it knows the sizes that the options leave open."""
+    with torch.device("meta"):
+        layer = registry.build(kind.name, config.d_model, **config.layer_options(kind.name))
+    assert isinstance(layer, kind)
+    return layer
+
+
+def around(config: ModelConfig, name: str) -> Surroundings:
+    """What stands around the mixer in the blocks of one of a model's layers."""
+    return surroundings(built(config, registry.layer_class(name)), config.mlp_factor, config.block_choices(name))

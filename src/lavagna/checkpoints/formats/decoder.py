@@ -1,19 +1,16 @@
 """What the hybrids of Hugging Face's transformers have in common: how layers repeat, turn, attend and feed forward."""
 
 from collections.abc import Collection, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from lavagna.checkpoints.format import Config
 from lavagna.checkpoints.rules import Rule, Turn, parted, reorder, same, stacked
-from lavagna.layers import Layer, registry
 from lavagna.layers.gated_delta_net import GatedDeltaNet
 from lavagna.layers.softmax_attention import SoftmaxAttention
 from lavagna.models import ModelConfig
-from lavagna.models.surroundings import Surroundings, surroundings
 
-L = TypeVar("L", bound=Layer)
 # Their names of the embedding and the head of a model that stands alone.
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 DELTA, ATTENTION = GatedDeltaNet.name, SoftmaxAttention.name
@@ -47,19 +44,6 @@ def repeating(names: Sequence[str]) -> tuple[str, ...]:
 def by_layer(names: Collection[str], **options: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Options by layer, of those layers only that there are."""
     return {name: given for name, given in options.items() if name in names}
-
-
-def built(config: ModelConfig, kind: type[L]) -> L:
-    """One of a model's layers, without memory: it knows the sizes that the options leave open."""
-    with torch.device("meta"):
-        layer = registry.build(kind.name, config.d_model, **config.layer_options(kind.name))
-    assert isinstance(layer, kind)
-    return layer
-
-
-def around(config: ModelConfig, name: str) -> Surroundings:
-    """What stands around the mixer in the blocks of one of a model's layers."""
-    return surroundings(built(config, registry.layer_class(name)), config.mlp_factor, config.block_choices(name))
 
 
 def rotary_options(config: Config, head_dim: int, *, fraction: float = 1.0) -> dict[str, Any]:
@@ -109,12 +93,6 @@ def delta_config(layer: GatedDeltaNet) -> dict[str, Any]:
         "linear_value_head_dim": layer.values.size,
         "linear_conv_kernel_dim": layer.qkv.conv.width,
     }
-
-
-def refuse_other(config: Config, key: str, *read: Any) -> None:
-    """Raises ValueError where a key is there and has another value than those that are read."""
-    if key in config and config[key] not in read:
-        raise ValueError(f"Its {key} is {config[key]!r}; read is {' or '.join(map(repr, read))}.")
 
 
 def frame(config: ModelConfig, root: str, *, norm: str = "norm") -> list[Rule]:

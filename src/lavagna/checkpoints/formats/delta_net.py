@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lavagna.checkpoints.format import Config
-from lavagna.checkpoints.formats.fla import FLA, only, qkv_rules, renamed
+from lavagna.checkpoints.format import Config, refuse_other
+from lavagna.checkpoints.formats.fla import FLA, qkv_rules, renamed
 from lavagna.checkpoints.rules import Rule
 
 ACTIVATIONS = {"silu": "silu", "relu": "relu", "elu": "elu_plus_one", "identity": "identity"}
@@ -17,8 +17,8 @@ class DeltaNet(FLA):
     layer = "delta_net"
 
     def mixer_options(self, config: Config) -> dict[str, Any]:
-        only(config, "use_beta", True)
-        only(config, "qk_activation", *ACTIVATIONS)
+        refuse_other(config, "use_beta", True)
+        refuse_other(config, "qk_activation", *ACTIVATIONS)
         width, heads = config["hidden_size"], config["num_heads"]
         keys, values = (round(width * config.get(key, 1.0)) for key in ("expand_k", "expand_v"))
         if keys % heads or values % heads:

@@ -4,14 +4,15 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lavagna.checkpoints.format import Config, Format, vocabulary
+from lavagna.checkpoints.format import Config, Format, around, built, refuse_other, vocabulary
+from lavagna.checkpoints.formats.decoder import ATTENTION, attention_rules
 from lavagna.checkpoints.rules import Rule, same, squeeze, stacked
 from lavagna.layers import registry
+from lavagna.layers.registry import layer_class
+from lavagna.layers.softmax_attention import SoftmaxAttention
 from lavagna.models import ModelConfig
-from lavagna.models.surroundings import Surroundings, surroundings
 
 EMBEDDING, HEAD = "model.embeddings.weight", "lm_head.weight"
-ATTENTION = "softmax_attention"
 SWISH = ("swish", "silu")
 # What the first versions called it.
 OLD_KEYS = {"num_attention_heads": "num_heads", "rms_norm_eps": "norm_eps"}
@@ -69,8 +70,10 @@ class FLA(Format):
         )
 
     def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
-        mixers = {name: mixer_of(model_config, name) for name in dict.fromkeys(model_config.layers)}
-        widths = {name: _around(model_config, name).mlp_width for name in mixers}
+        mixers: dict[str, Any] = {
+            name: built(model_config, layer_class(name)) for name in dict.fromkeys(model_config.layers)
+        }
+        widths = {name: around(model_config, name).mlp_width for name in mixers}
         rules = [same("embedding.weight", EMBEDDING), same("norm.weight", "model.norm.weight")]
         if not model_config.tie_embeddings:
             rules.append(same("head.weight", HEAD))
@@ -83,15 +86,15 @@ class FLA(Format):
                 side_by_side(f"{ours}.mlp.gate_up", f"{theirs}.mlp", parts, [2 * width // len(parts)] * len(parts)),
                 same(f"{ours}.mlp.down.weight", f"{theirs}.mlp.down_proj.weight"),
             ]
-            mixer = attention_rules if name == ATTENTION else self.mixer_rules
-            rules += mixer(f"{ours}.mixer", f"{theirs}.attn", mixers[name], config)
+            mixer = f"{ours}.mixer", f"{theirs}.attn", mixers[name]
+            rules += attention_rules(*mixer) if name == ATTENTION else self.mixer_rules(*mixer, config)
         return rules
 
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         names = set(model_config.layers)
         if names - {ATTENTION} != {self.layer}:
             raise ValueError(f"{self.name} holds {self.layer} and {ATTENTION}, not {', '.join(sorted(names))}.")
-        blocks = {name: _around(model_config, name) for name in names}
+        blocks = {name: around(model_config, name) for name in names}
         if len(set(blocks.values())) > 1 or next(iter(blocks.values()))[:3] != ("rms", "pre", "swiglu"):
             raise ValueError(f"{self.name} has RMS norms before and a SwiGLU in all blocks, not {blocks}.")
         if model_config.embedding_scale != 1 or model_config.logit_cap or model_config.head_bias:
@@ -112,14 +115,14 @@ class FLA(Format):
         }
         if ATTENTION in names:
             config["attn"] = _attention_config(model_config, options[ATTENTION])
-        return config | self.mixer_config(mixer_of(model_config, self.layer), options[self.layer])
+        return config | self.mixer_config(built(model_config, layer_class(self.layer)), options[self.layer])
 
     def _check(self, config: Config) -> None:
         """Raises ValueError on what changes logits and is in no published checkpoint."""
-        only(config, "hidden_act", *SWISH)
-        only(config, "attnres_block_size", None)
+        refuse_other(config, "hidden_act", *SWISH)
+        refuse_other(config, "attnres_block_size", None)
         for old in ("use_rope", "use_elu"):
-            only(config, old, False, None)
+            refuse_other(config, old, False, None)
 
 
 def _mlp_width(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> int:
@@ -128,24 +131,6 @@ def _mlp_width(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> int:
         return config["intermediate_size"]
     paper = -(-int(config["hidden_size"] * (config.get("hidden_ratio") or 4) * 2 / 3) // 256) * 256
     return shapes.get("model.layers.0.mlp.down_proj.weight", (0, paper))[1]
-
-
-def only(config: Config, key: str, *legal: Any) -> None:
-    """Raises ValueError unless a key of the config is absent or has one of the legal values."""
-    if key in config and config[key] not in legal:
-        raise ValueError(f"{key} is {config[key]!r}, but only {' or '.join(map(repr, legal))} can be read.")
-
-
-def mixer_of(model_config: ModelConfig, name: str) -> Any:
-    """One of a model's layers, without memory: it knows the sizes that the options leave open."""
-    import torch
-
-    with torch.device("meta"):
-        return registry.build(name, model_config.d_model, **model_config.layer_options(name))
-
-
-def _around(model_config: ModelConfig, name: str) -> Surroundings:
-    return surroundings(mixer_of(model_config, name), model_config.mlp_factor, model_config.block_choices(name))
 
 
 def side_by_side(ours: str, theirs: str, parts: Sequence[str], sizes: Sequence[int], kind: str = "weight") -> Rule:
@@ -194,7 +179,7 @@ def _attention_options(config: Config) -> dict[str, Any]:
 
 
 def _attention_config(model_config: ModelConfig, options: Mapping[str, Any]) -> dict[str, Any]:
-    layer = mixer_of(model_config, ATTENTION)
+    layer = built(model_config, SoftmaxAttention)
     plain = {"rotary_fraction": 1.0, "qk_norm": None, "gate": False, "out_bias": False}
     for option, wanted in plain.items():
         if options[option] != wanted:
@@ -209,11 +194,3 @@ def _attention_config(model_config: ModelConfig, options: Mapping[str, Any]) -> 
         "window_size": options["window"],
         "rope_theta": options["rotary_base"],
     }
-
-
-def attention_rules(ours: str, theirs: str, layer: Any, config: Config) -> list[Rule]:
-    """Their plain attention, whose rotary positions turn halves against each other as ours do."""
-    kinds = ["weight"] if layer.qkv.bias is None else ["weight", "bias"]
-    parts = ["q_proj", "k_proj", "v_proj"]
-    rules = [side_by_side(f"{ours}.qkv", theirs, parts, layer.sizes, kind) for kind in kinds]
-    return [*rules, same(f"{ours}.out.weight", f"{theirs}.o_proj.weight")]

@@ -3,12 +3,13 @@
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from lavagna.checkpoints.format import Config, Format, vocabulary
-from lavagna.checkpoints.formats.fla import EMBEDDING, HEAD, mixer_of, only, renamed
+import torch
+
+from lavagna.checkpoints.format import Config, Format, around, built, refuse_other, vocabulary
+from lavagna.checkpoints.formats.fla import EMBEDDING, HEAD, renamed
 from lavagna.checkpoints.rules import Rule, parted, reshaped, same, squeeze
-from lavagna.layers import registry
+from lavagna.layers import registry, rwkv7
 from lavagna.models import ModelConfig
-from lavagna.models.surroundings import surroundings
 
 READERS = "rwkvag"
 # Our names of the maps of low rank and of what is added to them, and theirs of both.
@@ -49,8 +50,8 @@ class RWKV7(Format):
     def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
         width, depth = config["hidden_size"], config["num_hidden_layers"]
         for key, legal in {"norm_bias": (True,), "hidden_act": ("sqrelu",), "attn": (None,)}.items():
-            only(config, key, *legal)
-        only(config, "value_dim", None, width, [width] * depth)
+            refuse_other(config, key, *legal)
+        refuse_other(config, "value_dim", None, width, [width] * depth)
         size, eps = config.get("head_dim") or width // config["num_heads"], config.get("norm_eps", 1e-5)
         if width % size:
             raise ValueError(f"head_dim is {size}, which does not divide hidden_size {width}.")
@@ -88,20 +89,18 @@ class RWKV7(Format):
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         if set(model_config.layers) != {"rwkv7"}:
             raise ValueError(f"{self.name} holds rwkv7, not {', '.join(dict.fromkeys(model_config.layers))}.")
-        layer, options = (
-            mixer_of(model_config, "rwkv7"),
-            registry.options("rwkv7") | model_config.layer_options("rwkv7"),
-        )
-        around = surroundings(layer, model_config.mlp_factor, model_config.block_choices("rwkv7"))
-        if around[:3] != ("layer", "pre", "rwkv7") or options["out_bias"]:
-            raise ValueError(f"{self.name} has LayerNorms before, RWKV-7's channel mix and no out_bias, not {around}.")
+        layer, block = built(model_config, rwkv7.RWKV7), around(model_config, "rwkv7")
+        options = registry.options("rwkv7") | model_config.layer_options("rwkv7")
+        if block[:3] != ("layer", "pre", "rwkv7") or options["out_bias"]:
+            raise ValueError(f"{self.name} has LayerNorms before, RWKV-7's channel mix and no out_bias, not {block}.")
         if model_config.embedding_scale != 1 or model_config.logit_cap or model_config.head_bias:
             raise ValueError(f"{self.name} has no embedding_scale, logit_cap or head_bias.")
         width, eps, size = model_config.d_model, model_config.norm_eps, layer.heads.size
         if layer.heads.count * size != width or abs(options["norm_eps"] - size * eps) > 1e-9 * size * eps:
             raise ValueError(f"{self.name} has heads as wide as the model together, and norm_eps {size} times its own.")
         # A first layer has no map for the value, so that one is asked which would.
-        later: Any = registry.build("rwkv7", width, **options | {"value_residual": True})
+        with torch.device("meta"):
+            later: Any = registry.build("rwkv7", width, **options | {"value_residual": True})
         adapters = {name: later.get_submodule(name.removesuffix("_rank")) for name in RANKS if name != "value_rank"}
         adapters["value_rank"] = later.residual
         ranks = {RANKS[name][0]: adapter.down.weight.shape[0] for name, adapter in adapters.items()}
@@ -110,7 +109,7 @@ class RWKV7(Format):
             "model_type": "rwkv7",
             "vocab_size": model_config.vocab_rows,
             "hidden_size": width,
-            "intermediate_size": around.mlp_width,
+            "intermediate_size": block.mlp_width,
             "num_hidden_layers": model_config.depth,
             "head_dim": size,
             "num_heads": layer.heads.count,

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lavagna.checkpoints.format import Config
+from lavagna.checkpoints.format import Config, refuse_other
 from lavagna.checkpoints.formats.delta_net import negative
-from lavagna.checkpoints.formats.fla import FLA, only, qkv_rules, renamed
+from lavagna.checkpoints.formats.fla import FLA, qkv_rules, renamed
 from lavagna.checkpoints.rules import Rule
 
 
@@ -42,7 +42,7 @@ class GatedDeltaNet(FLA):
     layer = "gated_delta_net"
 
     def mixer_options(self, config: Config) -> dict[str, Any]:
-        only(config, "output_gate_activation", "swish", "silu", "sigmoid")
+        refuse_other(config, "output_gate_activation", "swish", "silu", "sigmoid")
         gate = {"gate": config.get("use_gate", True)}
         if config.get("output_gate_activation") == "sigmoid":
             gate["activation"] = "sigmoid"

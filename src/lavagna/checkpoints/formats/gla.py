@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lavagna.checkpoints.format import Config
-from lavagna.checkpoints.formats.fla import FLA, SWISH, only, qkv_rules, renamed
+from lavagna.checkpoints.format import Config, refuse_other
+from lavagna.checkpoints.formats.fla import FLA, SWISH, qkv_rules, renamed
 from lavagna.checkpoints.rules import Rule
 
 FEATURE_MAPS = {None: "identity", "relu": "relu", "sigmoid": "sigmoid", "swish": "silu", "silu": "silu"}
@@ -17,7 +17,7 @@ class GLA(FLA):
     layer = "gla"
 
     def mixer_options(self, config: Config) -> dict[str, Any]:
-        only(config, "feature_map", *FEATURE_MAPS)
+        refuse_other(config, "feature_map", *FEATURE_MAPS)
         return {
             "heads": config["num_heads"],
             "kv_heads": config.get("num_kv_heads") or config["num_heads"],

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lavagna.checkpoints.format import Config, Format, vocabulary
+from lavagna.checkpoints.format import Config, Format, refuse_other, vocabulary
 from lavagna.checkpoints.rules import Rule, parted, same, squeeze
 from lavagna.layers import registry
 from lavagna.models import ModelConfig
@@ -23,7 +23,7 @@ class Mamba(Format):
 
     def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
         width, rank = config["hidden_size"], config.get("time_step_rank", "auto")
-        silu_only(config)
+        refuse_other(config, "hidden_act", "silu", "swish")
         options = {
             "d_state": config["state_size"],
             "expand": config.get("expand", 2),
@@ -83,12 +83,6 @@ class FalconMamba(Mamba):
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         options = registry.options("mamba") | model_config.layer_options("mamba")
         return super().foreign_config(model_config) | {"mixer_rms_eps": options["norm_eps"]}
-
-
-def silu_only(config: Config) -> None:
-    """Raises ValueError on an activation that is not SiLU."""
-    if config.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise ValueError(f"hidden_act is {config['hidden_act']!r}, but the layer has SiLU.")
 
 
 def frame(model_config: ModelConfig, embedding: str = EMBEDDING) -> list[Rule]:

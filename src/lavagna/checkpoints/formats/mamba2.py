@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lavagna.checkpoints.format import Config, Format, vocabulary
-from lavagna.checkpoints.formats.mamba import EMBEDDING, HEAD, NORM, conv_rules, frame, silu_only
+from lavagna.checkpoints.format import Config, Format, refuse_other, vocabulary
+from lavagna.checkpoints.formats.mamba import EMBEDDING, HEAD, NORM, conv_rules, frame
 from lavagna.checkpoints.rules import Rule, parted, reshape, same
 from lavagna.layers import registry
 from lavagna.layers.mamba2 import Mamba2 as Layer
@@ -21,7 +21,7 @@ class Mamba2(Format):
         return config.get("model_type") == self.name and NORM in names
 
     def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
-        silu_only(config)
+        refuse_other(config, "hidden_act", "silu", "swish")
         options = {
             "heads": config["num_heads"],
             "head_dim": config["head_dim"],

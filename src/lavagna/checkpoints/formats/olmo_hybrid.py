@@ -3,23 +3,20 @@
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from lavagna.checkpoints.format import Config, Format, vocabulary
+from lavagna.checkpoints.format import Config, Format, around, built, refuse_other, vocabulary
 from lavagna.checkpoints.formats.decoder import (
     ATTENTION,
     DELTA,
     EMBEDDING,
     HEAD,
     KINDS,
-    around,
     attention_config,
     attention_rules,
-    built,
     by_layer,
     delta_config,
     frame,
     layer_pattern,
     mlp_rules,
-    refuse_other,
     rotary_options,
 )
 from lavagna.checkpoints.rules import Rule, same, squeeze, stacked

@@ -5,23 +5,20 @@ from typing import Any
 
 import torch
 
-from lavagna.checkpoints.format import Config, Format, vocabulary
+from lavagna.checkpoints.format import Config, Format, around, built, refuse_other, vocabulary
 from lavagna.checkpoints.formats.decoder import (
     ATTENTION,
     DELTA,
     EMBEDDING,
     HEAD,
     KINDS,
-    around,
     attention_config,
     attention_rules,
-    built,
     by_layer,
     delta_config,
     frame,
     layer_pattern,
     mlp_rules,
-    refuse_other,
     rotary_options,
 )
 from lavagna.checkpoints.rules import Rule, parted, reorder, same, squeeze

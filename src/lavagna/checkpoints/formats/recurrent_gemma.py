@@ -5,19 +5,16 @@ from typing import Any
 
 import torch
 
-from lavagna.checkpoints.format import Config, Format, vocabulary
+from lavagna.checkpoints.format import Config, Format, around, built, refuse_other, vocabulary
 from lavagna.checkpoints.formats.decoder import (
     ATTENTION,
     EMBEDDING,
     HEAD,
-    around,
     attention_rules,
     attention_sizes,
-    built,
     by_layer,
     frame,
     mlp_rules,
-    refuse_other,
     repeating,
     rotary_options,
 )

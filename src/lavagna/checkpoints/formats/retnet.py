@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lavagna.checkpoints.format import Config
-from lavagna.checkpoints.formats.fla import FLA, only, renamed, side_by_side
+from lavagna.checkpoints.format import Config, refuse_other
+from lavagna.checkpoints.formats.fla import FLA, renamed, side_by_side
 from lavagna.checkpoints.rules import Rule
 
 # Options of the layer of which theirs has this.
@@ -21,7 +21,7 @@ class RetNet(FLA):
     layer = "retention"
 
     def mixer_options(self, config: Config) -> dict[str, Any]:
-        only(config, "feature_map", None)
+        refuse_other(config, "feature_map", None)
         width, heads = config["hidden_size"], config.get("num_heads", 8)
         keys, values = int(width * config.get("expand_k", 1.0)), int(width * config.get("expand_v", 2.0))
         if keys % heads or values % heads:
