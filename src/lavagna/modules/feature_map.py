@@ -10,7 +10,8 @@ from torch import Tensor
 
 def _elu_plus_one(x: Tensor) -> Tensor:
     # As elu(x) + 1 a small e^x would be the difference of two numbers near 1, and 0 from x = -17 on in float32.
-    return torch.where(x > 0, x + 1, x.clamp_max(0).exp())
+    # Cast back, because under autocast an exponential comes in float32.
+    return torch.where(x > 0, x + 1, x.clamp_max(0).exp().to(x.dtype))
 
 
 FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
