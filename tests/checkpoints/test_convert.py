@@ -128,6 +128,13 @@ def test_a_target_that_is_taken_is_left_as_it_is(foreign, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["file.pth", "full", "theirs"]
 
 
+def test_a_target_inside_the_source_is_refused(foreign):
+    before = os.listdir(foreign)
+    with pytest.raises(ValueError, match="is inside .* Name a folder elsewhere"):
+        convert(foreign, foreign / "ours")
+    assert os.listdir(foreign) == before
+
+
 def test_a_tensor_that_cannot_be_read_leaves_nothing_behind(foreign, tmp_path):
     tensors = load_file(foreign / "model.safetensors")
     save_file(tensors | {"head": tensors["head"] + 1}, foreign / "model.safetensors")

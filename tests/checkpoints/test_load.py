@@ -248,3 +248,18 @@ def test_a_path_where_nothing_is_or_a_file_is_refused(tmp_path):
 def test_a_dtype_that_is_not_floating_is_refused(folder):
     with pytest.raises(ValueError, match="dtype must be floating"):
         lv.load(folder, dtype=torch.int8)
+
+
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"depth": 10_000_000}, "It has 10000000 blocks, but the file has [0-9]+ tensors in all"),
+        ({"d_model": 2**40}, "describes no model"),
+    ],
+    ids=str,
+)
+@pytest.mark.timeout(30)
+def test_sizes_that_the_file_cannot_have_are_refused_before_a_model_is_built(changed, said, folder):
+    configure(folder, **changed)
+    with pytest.raises(ValueError, match=said):
+        lv.load(folder)

@@ -39,3 +39,11 @@ def test_text_is_generated_from_a_foreign_checkpoint(lavagna, ours, tmp_path):
         for path in (ours, tmp_path / "theirs")
     ]
     assert texts[0] == texts[1] != ""
+
+
+def test_a_run_is_converted_by_its_newest_checkpoint(lavagna, ours, tmp_path):
+    steps = tmp_path / "run" / "checkpoints"
+    steps.mkdir(parents=True)
+    ours.rename(steps / "step-00000001")
+    done = lavagna("convert", tmp_path / "run", tmp_path / "theirs", "--to", "mamba2")
+    assert done.code == 0 and done.out.startswith("lavagna -> mamba2: "), done.err

@@ -67,6 +67,8 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], *, t
     """
     source, target = Path(source), Path(target)
     _refuse_taken(target)
+    if source.is_dir() and target.absolute().is_relative_to(source.absolute()):
+        raise ValueError(f"convert: '{target}' is inside '{source}', which is to be read. Name a folder elsewhere.")
     if to not in (None, OURS):
         formats.of_name(to)
     made = plan(source)

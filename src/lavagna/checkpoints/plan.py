@@ -16,6 +16,7 @@ from lavagna.checkpoints.weights import Weights
 from lavagna.models import ModelConfig
 from lavagna.models.kinds import outline, read_config
 from lavagna.models.stack import Stack
+from lavagna.models.stack_config import StackConfig
 
 FORMAT = "lavagna-checkpoint-1"
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
@@ -84,11 +85,16 @@ def _ours(path: Path, config: Config) -> Plan:
         if not isinstance(config.get("model"), dict):
             raise ValueError(f"It wants an object under 'model', but has {config.get('model')!r}.")
         # Folders from before there were other kinds don't say that theirs is a language model.
-        model = outline(read_config(config.get("kind", ModelConfig.kind), config["model"]))
-    except (TypeError, ValueError) as error:
+        described = read_config(config.get("kind", ModelConfig.kind), config["model"])
+        weights = open_weights(path)
+        model = _outlined(described, weights)
+    # A RuntimeError is torch's, of sizes that no tensor can have.
+    except (TypeError, ValueError, RuntimeError) as error:
+        if str(error).startswith("load: "):
+            raise
         raise ValueError(f"load: '{file}' describes no model. {error}") from None
     rules = [same(name, name) for name in model.state_dict()]
-    return _tied(Plan(OURS, config, model, rules, open_weights(path)), (EMBEDDING, HEAD))
+    return _tied(Plan(OURS, config, model, rules, weights), (EMBEDDING, HEAD))
 
 
 def _foreign(path: Path, config: Config) -> Plan:
@@ -97,7 +103,7 @@ def _foreign(path: Path, config: Config) -> Plan:
     try:
         config = format.described(stated, weights.shapes)
         described = format.model_config(config, _either(weights.shapes, format.tied))
-        model = outline(described)
+        model = _outlined(described, weights)
         rules = format.rules(config, described)
         if faults := format.faults(weights):
             raise ValueError(" ".join(faults))
@@ -106,12 +112,20 @@ def _foreign(path: Path, config: Config) -> Plan:
             f"load: '{path}' looks like {format.name}, but has no {error} in its config.json or tensors. Copy both "
             "again from one place."
         ) from None
-    except (TypeError, ValueError) as error:
+    # A RuntimeError is torch's, of sizes that no tensor can have.
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"load: '{path}' looks like {format.name}, but describes no model of ours. {error}") from None
     unused = frozenset(format.unused(weights.entries))
     title = format.title(described)
     made = Plan(format.name, config, model, rules, weights, unused, stated=bool(stated), title=title)
     return _tied(made, format.tied)
+
+
+def _outlined(described: StackConfig, weights: Weights) -> Stack:
+    """An outline of the model. Raises ValueError where it has more blocks than tensors: at once, not after an hour."""
+    if described.depth > len(weights.entries):
+        raise ValueError(f"It has {described.depth} blocks, but the file has {len(weights.entries)} tensors in all.")
+    return outline(described)
 
 
 def _either(shapes: Shapes, names: tuple[str, str] | None) -> Shapes:
