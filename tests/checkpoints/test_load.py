@@ -233,7 +233,7 @@ def test_a_missing_file_is_named(folder):
 
 def test_tensors_without_their_configuration_are_named_beside_the_formats_that_are_known(folder):
     (folder / "config.json").unlink()
-    with pytest.raises(ValueError, match="with no model_type and tensors such as .*Known are mamba"):
+    with pytest.raises(ValueError, match="with no config.json and tensors such as .*Known are mamba"):
         lv.load(folder)
 
 

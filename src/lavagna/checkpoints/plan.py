@@ -142,6 +142,7 @@ def _recognized(path: Path, config: Config, weights: Weights) -> tuple[Format, C
         if (format := formats.recognized(said, names)) is not None:
             return format, config if format.beside else said
     kind = f"model_type {config['model_type']!r}" if "model_type" in config else "no model_type"
+    kind = kind if config else "no config.json"
     first = ", ".join(list(names)[:3])
     raise ValueError(
         f"load: '{path}' is of no format that is known, with {kind} and tensors such as {first}. "

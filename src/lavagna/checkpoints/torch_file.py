@@ -72,8 +72,10 @@ class TorchFile(Weights):
         return {str(name): tensor.detach() for name, tensor in content.items()}
 
     def _broken(self, error: Exception) -> ValueError:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return ValueError(f"load: '{self.path}' is not a whole file of torch.save ({said}). Copy or save it again.")
+        # Not what torch said, which is a byte's number or the name of its reader's own error.
+        return ValueError(
+            f"load: '{self.path}' is not a whole file of torch.save ({type(error).__name__}). Copy or save it again."
+        )
 
     def _about_pickles(self, error: Exception) -> str:
         found = next((line.strip() for line in str(error).splitlines() if "GLOBAL" in line), "")

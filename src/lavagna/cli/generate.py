@@ -14,7 +14,9 @@ STDIN = "-"
 
 
 def generate(
-    model: Annotated[Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A folder that train or save wrote.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A run, a checkpoint of ours or a foreign one.")
+    ],
     prompt: Annotated[str, typer.Option(help="Text to go on from; '-' reads stdin.")],
     max_new_tokens: Annotated[int, typer.Option(help="Tokens at most.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
