@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from lavagna import LanguageModel, ModelConfig, save
+from lavagna.checkpoints import convert
 from lavagna.cli.generate import read_prompt
-from lavagna.data import Tokenizer
+from lavagna.data import Tokenizer, WorldTokenizer
 
 WORDS = ["--max-new-tokens", "12", "--seed", "1"]
 
@@ -83,7 +85,18 @@ def test_a_checkpoint_of_another_version_is_refused(refused, run, tmp_path):
 def test_a_checkpoint_without_a_tokenizer_is_refused(refused, run, tmp_path):
     other = shutil.copytree(run / "checkpoints" / "step-00000004", tmp_path / "other")
     (other / "tokenizer.json").unlink()
-    assert "tokenizer" in refused("generate", other, "--prompt", "a")
+    assert "Save it with lavagna.save(model, path, tokenizer)" in refused("generate", other, "--prompt", "a")
+
+
+def test_a_foreign_checkpoint_without_a_tokenizer_is_told_what_to_put_beside_it(refused, lavagna, tmp_path):
+    save(LanguageModel(ModelConfig("rwkv7", 64, 1, 257, tie_embeddings=False)), tmp_path / "ours")
+    for format, target in (("rwkv7", "model.pth"), ("fla_rwkv7", "folder")):
+        convert(tmp_path / "ours", tmp_path / format / target, to=format)
+        said = refused("generate", tmp_path / format / target, "--prompt", "a")
+        assert "Put its tokenizer.json (or vocabulary file: rwkv_vocab" in said and "lavagna.save" not in said
+    beside = {byte + 1: bytes([byte]) for byte in range(256)}
+    WorldTokenizer(beside).save(tmp_path / "rwkv7" / "rwkv_vocab_v1.txt")
+    assert not lavagna("generate", tmp_path / "rwkv7" / "model.pth", "--prompt", "a", *WORDS).code
 
 
 def test_a_tokenizer_with_ids_beyond_the_vocabulary_is_refused(refused, run, tmp_path):

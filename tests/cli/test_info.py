@@ -57,7 +57,20 @@ def test_a_run_is_told_by_its_newest_checkpoint(table, run):
     loaded = load(run / "checkpoints" / "step-00000004").model
     assert model["parameters"] == sum(parameter.numel() for parameter in loaded.parameters())
     assert model["state_bytes"] == loaded.initial_state(1).nbytes
-    assert layer["name"] == "retention"
+    assert layer["name"] == "retention" and layer["forms"].startswith("recurrent")
+    # Which forms run is a layer's to say, and a model's row has nothing in their place.
+    assert [key for key, value in model.items() if value is None] == [
+        "forms", "form_of_a_text", "form_of_a_token", "backend"
+    ]  # fmt: skip
+    assert None not in layer.values() and "" not in [*model.values(), *layer.values()]
+
+
+def test_layers_are_counted_and_one_that_has_a_net_of_its_own_width_is_told_without_it(table, lavagna, tmp_path):
+    config = lv.ModelConfig(["gla", "gla", "mamba2"], 32, 8, 50, block={"gla": {"mlp_width": 48}})
+    lv.save(lv.LanguageModel(config), tmp_path / "model")
+    assert "6 x gla, 2 x mamba2" in lavagna("info", tmp_path / "model").out
+    _, gla, _ = table("info", tmp_path / "model")
+    assert gla["parameters"] == sum(parameter.numel() for parameter in build("gla", 32).parameters()) + 32
 
 
 @pytest.fixture
@@ -72,7 +85,7 @@ def test_a_foreign_checkpoint_is_told_from_its_headers(table, lavagna, foreign, 
     monkeypatch.setattr(SafetensorsFile, "take", lambda *_: pytest.fail("a tensor was read"))
     model, layer = table("info", foreign)
     told = lavagna("info", foreign)
-    for word in ("format", "mamba2", "3 mamba2", "bfloat16", "language_model", "file bytes"):
+    for word in ("format", "mamba2", "3 x mamba2", "bfloat16", "language_model", "file bytes"):
         assert word in told.out, told.out
     assert model["parameters"] == sum(math.prod(x) for x in open_weights(foreign).shapes.values())
     assert model["kv_cache_bytes_1m"] == 2 * 3 * 32 * 2**20 * 2
@@ -83,7 +96,7 @@ def test_a_run_says_how_long_it_was_trained(lavagna, run):
     told = lavagna("info", run, "--json")
     settings = json.loads(told.out)["settings"]
     assert settings["steps"] == settings["of_steps"] == 4
-    assert settings["kind"] == "language_model" and settings["layers"] == "1 retention"
+    assert settings["kind"] == "language_model" and settings["layers"] == "1 x retention"
 
 
 @pytest.mark.parametrize(

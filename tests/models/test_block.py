@@ -168,6 +168,26 @@ def test_a_choice_that_no_block_can_have_is_refused(wrong, said):
         lv.ModelConfig("gla", 32, 2, vocab_size=VOCAB, block=wrong)
 
 
+@pytest.mark.parametrize(
+    "layer, block, factor, said",
+    [
+        ("gla", {"mlp": None, "mlp_width": 24}, None, "mlp_width is 24, but mlp is None. Leave out mlp_width"),
+        ("mamba2", {"mlp_width": 24}, None, "mlp_width is 24, but that of mamba2 has no net unless mlp names one"),
+        (["gla", "gla"], {"gla": {"mlp": None, "mlp_width": 24}}, 2, "mlp_width is 24, but mlp is None"),
+        ("gla", {"mlp": "geglu"}, 0, "mlp is 'geglu', but mlp_factor=0 leaves it no width. Give mlp_width"),
+    ],
+    ids=str,
+)
+def test_a_width_without_a_net_and_a_net_without_a_width_are_refused(layer, block, factor, said):
+    with pytest.raises(ValueError, match=f"ModelConfig: block: {said}"):
+        lv.ModelConfig(layer, 32, 2, vocab_size=VOCAB, block=block, mlp_factor=factor)
+
+
+def test_a_width_that_is_chosen_stands_against_a_factor():
+    assert build("gla", mlp_factor=0, block={"mlp": "geglu", "mlp_width": 24}).blocks[0].around[2:] == ("geglu", 24)
+    assert build("mamba2", mlp_factor=2, block={"mlp_width": 24}).blocks[0].around[2:] == ("swiglu", 24)
+
+
 def test_every_option_of_the_ends_does_what_it_says(device):
     options = {"embedding_norm": True, "embedding_scale": 3.0, "logit_cap": 2.0, "head_bias": True}
     for tied in (True, False):

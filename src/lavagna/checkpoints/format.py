@@ -51,9 +51,13 @@ class Format(ABC):
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         """The content of a config.json that describes a model of ours; empty where the format has none.
 
-        For models that came from elsewhere: one that came from this format keeps its own. Raises ValueError where the
-        format can't hold it.
+        For models that came from elsewhere: one that came from this format keeps its own. The model has no layers but
+        those that are `held`. Raises ValueError where the format can't hold it.
         """
+
+    def held(self) -> tuple[str, ...]:
+        """Those layers of ours that it holds, alone or mixed; empty where `foreign_config` finds that out by itself."""
+        return ()
 
     def title(self, model_config: ModelConfig) -> str:
         """What errors call the format of a model's file: its name, and the version where it has several."""

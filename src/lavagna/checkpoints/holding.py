@@ -19,6 +19,7 @@ def config_for(format: Format, ours: ModelConfig) -> dict[str, Any]:
     ValueError, with all that differs.
     """
     try:
+        _check_layers(format, ours)
         config = format.foreign_config(ours)
         again = read_back(format, config, ours)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
@@ -29,13 +30,20 @@ def config_for(format: Format, ours: ModelConfig) -> dict[str, Any]:
     return config
 
 
+def _check_layers(format: Format, ours: ModelConfig) -> None:
+    # Before anything else, which would only tell of an option or a tensor that another layer lacks.
+    held, names = format.held(), dict.fromkeys(ours.layers)
+    if held and not {*names} <= {*held}:
+        raise ValueError(f"It holds layers of {' and '.join(held)}, but this model's are {' and '.join(names)}.")
+
+
 def read_back(format: Format, config: Config, ours: ModelConfig, unused: Shapes | None = None) -> ModelConfig:
     """What a format makes of a config, beside the shapes that the tensors of our model would have in it."""
     shapes = {name: tuple(tensor.shape) for name, tensor in outline(ours).state_dict().items()}
     rules = format.rules(config, ours)
     given = {name: None for rule in rules for name in rule.ours}
-    unlike = [f"wants {name}" for name in given if name not in shapes]
-    unlike += [f"has no place for {name}" for name in shapes if name not in given]
+    unlike = [f"wants {name}, which this model lacks" for name in given if name not in shapes]
+    unlike += [f"has no place for this model's {name}" for name in shapes if name not in given]
     if unlike:
         raise ValueError(f"It {unlike[0]}.")
     return format.model_config(config, foreign_shapes(rules, shapes) | dict(unused or {}))
@@ -55,9 +63,10 @@ def differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
         return [*wrong, f"the layers are {', '.join(ours.layers)}, there {', '.join(theirs.layers)}"]
     for name in dict.fromkeys(ours.layers):
         wrong += _options(name, ours.layer_options(name), theirs.layer_options(name))
-    around = [[block.around for block in outline(config).each_block] for config in (ours, theirs)]
-    if around[0] != around[1]:
-        wrong.append(f"the blocks have {around[0][0]}, there {around[1][0]}")
+    for one, two in zip(*([b.around for b in outline(config).each_block] for config in (ours, theirs)), strict=True):
+        pairs = zip(one._fields, one, two, strict=True)
+        wrong += [f"blocks have {field}={mine!r}, there {its!r}" for field, mine, its in pairs if mine != its]
+    wrong = list(dict.fromkeys(wrong))
     # What options left open, which are not told apart above, may still make tensors that only one of the two has.
     return wrong or _shapes(ours, theirs)[:LISTED]
 

@@ -39,7 +39,7 @@ def tell(call: str, path: Path) -> Told:
         **run,
         "format": made.format,
         "kind": config.kind,
-        "layers": ", ".join(f"{count} {name}" for name, count in Counter(config.layers).items()),
+        "layers": ", ".join(f"{count} x {name}" for name, count in Counter(config.layers).items()),
         "d_model": config.d_model,
         "dtype": str(dtype).removeprefix("torch."),
         "tensors": len(weights.entries),

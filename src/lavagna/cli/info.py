@@ -125,10 +125,10 @@ def _model(target: str, layers: list[str]) -> tuple[list[dict[str, Any]], dict[s
             "or a checkpoint."
         )
     facts, config, dtype = tell("info", Path(target))
-    nothing = {"forms": "", "form_of_a_text": "", "form_of_a_token": "", "backend": ""}
+    nothing = dict.fromkeys(("forms", "form_of_a_text", "form_of_a_token", "backend"))
     rows = [{"name": "model", **_costs(config), **memory(config, dtype), **nothing}]
     for name in dict.fromkeys(config.layers):
-        block = config.block_choices(name) | {"mlp": None}
+        block = {"mlp": None} | {key: it for key, it in config.block_choices(name).items() if not key.startswith("mlp")}
         options = config.layer_options(name)
         two, one = (
             replace(config, layer=name, options=options, mlp_factor=0, block=block, depth=depth) for depth in (2, 1)

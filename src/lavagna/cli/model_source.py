@@ -19,6 +19,7 @@ def open_source(call: str, path: Path, *, device: str | None = None, tokenizer: 
     Raises `FileNotFoundError` or `ValueError` where there is none or it can't be read.
     """
     from lavagna.checkpoints import load
+    from lavagna.checkpoints.plan import OURS, plan
     from lavagna.models import LanguageModel
 
     checkpoint = find_checkpoint(call, path)
@@ -29,10 +30,13 @@ def open_source(call: str, path: Path, *, device: str | None = None, tokenizer: 
             "Give a run or a checkpoint of a language model."
         )
     if tokenizer and found is None:
-        raise ValueError(
-            f"{call}: {checkpoint} holds a model but no tokenizer.json, so text can't become ids. "
+        ours = plan(checkpoint).format == OURS
+        mend = (
             "Save it with lavagna.save(model, path, tokenizer)."
+            if ours
+            else "Put its tokenizer.json (or vocabulary file: rwkv_vocab*.txt, 20B_tokenizer.json) beside it."
         )
+        raise ValueError(f"{call}: {checkpoint} holds a model but no tokenizer, so text can't become ids. {mend}")
     return Source(model, found, checkpoint)
 
 

@@ -148,10 +148,13 @@ class StackConfig:
     def _check_options(self) -> None:
         # Built without memory, so that whatever a layer refuses is refused here, before anything is allocated.
         with torch.device("meta"):
-            for name in dict.fromkeys(self.layers):
-                registry.build(name, self.d_model, **self.layer_options(name))
-        for name in dict.fromkeys(self.layers):
+            built = {
+                name: registry.build(name, self.d_model, **self.layer_options(name))
+                for name in dict.fromkeys(self.layers)
+            }
+        for name, mixer in built.items():
             try:
                 surroundings.refuse(self.block_choices(name))
+                surroundings.surroundings(mixer, self.mlp_factor, self.block_choices(name))
             except ValueError as error:
                 raise self.refusal(str(error)) from None

@@ -22,17 +22,26 @@ class Surroundings(NamedTuple):
     mlp: str | None
     mlp_width: int
 
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self._asdict().items())
+
 
 def surroundings(mixer: Layer, factor: float | None, chosen: Mapping[str, Any]) -> Surroundings:
     """What a block has around its mixer: what is `chosen`, else what the width's `factor` says, else the paper's.
 
-    A width that a factor gives is rounded up to a multiple of 16.
+    A width that a factor gives is rounded up to a multiple of 16. Raises ValueError where a width is chosen for a net
+    that there is not, or a net for which no width is left.
     """
     # A factor asks for a feed-forward net, also where the paper has none.
     paper = mixer.block_mlp if factor is None else mixer.block_mlp or "swiglu"
     mlp = chosen.get("mlp", paper)
     factor = mixer.block_mlp_factor if factor is None else factor
     width = chosen.get("mlp_width", -(-round(factor * mixer.d_model) // 16) * 16)
+    if mlp is None and "mlp_width" in chosen:
+        none = "mlp is None" if "mlp" in chosen else f"that of {mixer.name} has no net unless mlp names one"
+        raise ValueError(f"block: mlp_width is {width}, but {none}. Leave out mlp_width, or name a net with mlp.")
+    if chosen.get("mlp") and not width:
+        raise ValueError(f"block: mlp is {mlp!r}, but mlp_factor=0 leaves it no width. Give mlp_width, or mlp=None.")
     if mlp is None or not width:
         mlp, width = None, 0
     return Surroundings(chosen.get("norm", mixer.block_norm), chosen.get("norm_place", "pre"), mlp, width)

@@ -128,7 +128,6 @@ def test_what_no_layer_of_ours_computes_is_refused_by_name(kind, changed, said, 
         ({}, {"logit_cap": 30.0}, "logit_cap"),
         ({}, {"block": {"norm": "layer"}}, "RMS norms"),
         ({"norm_eps": 1e-3}, {}, "one norm_eps"),
-        ({}, {"layer": "delta_net"}, "gated_deltanet holds gated_delta_net"),
     ],
 )
 def test_what_their_format_cannot_hold_is_refused(options, changed, said):

@@ -204,7 +204,6 @@ def test_what_no_layer_of_ours_computes_is_refused_by_name(changed, said, tmp_pa
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"layer": "gla"}, "holds rwkv7, not gla"),
         ({"options": {"out_bias": True}}, "no out_bias"),
         ({"head_bias": True}, "head_bias"),
         ({"norm_eps": 1e-3}, "norm_eps 32 times its own"),

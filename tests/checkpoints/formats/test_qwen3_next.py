@@ -159,7 +159,10 @@ def test_a_model_of_ours_is_written_as_theirs(transformers, tmp_path):
         ({"options": {"gated_delta_net": {"conv_size": 0}}}, "have convolutions"),
         ({"block": {"mlp_width": 40}}, "norm='rms'"),
         ({"logit_cap": 30.0}, "logit_cap is 30.0, there None"),
-        ({"layer": "gla", "options": {}}, "holds layers of gated_delta_net and softmax_attention, not gla"),
+        (
+            {"layer": "gla", "options": {}},
+            "holds layers of gated_delta_net and softmax_attention, but this model's are gla",
+        ),
     ],
 )
 def test_another_model_of_ours_is_refused(changed, said):

@@ -127,10 +127,10 @@ def test_a_file_is_converted_to_the_format_of_flash_linear_attention_and_back(tm
 
 def test_a_model_that_their_files_cannot_hold_is_refused(tmp_path):
     refused = {
-        "layers of rwkv7, not gla": {"layer": "gla"},
+        "layers of rwkv7, but this model's are gla": {"layer": "gla"},
         "tie_embeddings is True": {"tie_embeddings": True},
         "norm_eps": {"norm_eps": 1e-6},
-        "no place for blocks.0.mixer.out.bias": {"options": {"out_bias": True}},
+        "no place for this model's blocks.0.mixer.out.bias": {"options": {"out_bias": True}},
         "wants blocks.0.mlp.shift.k": {"block": {"mlp": "swiglu"}},
         "wants embedding_norm.weight": {"embedding_norm": False},
     }

@@ -208,5 +208,3 @@ def test_what_it_can_hold_is_described_and_the_rest_refused(tmp_path):
     assert format.model_config(again, plan(tmp_path).weights.shapes) == described
     with pytest.raises(ValueError, match="has rescale='decay', but the model 'scale'"):
         format.foreign_config(lv.ModelConfig("retention", 32, 2, vocab_size=50))
-    with pytest.raises(ValueError, match="holds retention, not gla"):
-        format.foreign_config(lv.ModelConfig("gla", 32, 2, vocab_size=50))

@@ -126,7 +126,6 @@ def test_a_model_of_ours_is_described_so_that_it_is_read_as_the_same():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"layer": "gla"}, "It holds mlstm alone"),
         ({"options": {"block": "paper"}}, "block='paper'"),
         ({"tie_embeddings": True}, "tie_embeddings=False"),
         ({"norm_eps": 1e-5}, "have eps 1e-06, the blocks' 1e-05"),

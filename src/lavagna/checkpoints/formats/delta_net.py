@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lavagna.checkpoints.format import Config, refuse_other
-from lavagna.checkpoints.formats.fla import FLA, qkv_rules, renamed
+from lavagna.checkpoints.formats.fla import FLA, qkv_rules, renamed, theirs_of
 from lavagna.checkpoints.rules import Rule
 
 ACTIVATIONS = {"silu": "silu", "relu": "relu", "elu": "elu_plus_one", "identity": "identity"}
@@ -42,7 +42,7 @@ class DeltaNet(FLA):
             "num_heads": layer.keys.count,
             "expand_k": layer.keys.count * layer.keys.size / width,
             "expand_v": layer.values.count * layer.values.size / width,
-            "qk_activation": next(one for one, other in ACTIVATIONS.items() if other == options["qk_activation"]),
+            "qk_activation": theirs_of("qk_activation", ACTIVATIONS, options["qk_activation"]),
             "qk_norm": options["qk_norm"],
             "allow_neg_eigval": negative(options),
             "use_gate": options["gate"],

@@ -90,13 +90,17 @@ class FLA(Format):
             rules += attention_rules(*mixer) if name == ATTENTION else self.mixer_rules(*mixer, config)
         return rules
 
+    def held(self) -> tuple[str, ...]:
+        return (self.layer, ATTENTION)
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         names = set(model_config.layers)
-        if names - {ATTENTION} != {self.layer}:
-            raise ValueError(f"{self.name} holds {self.layer} and {ATTENTION}, not {', '.join(sorted(names))}.")
-        blocks = {name: around(model_config, name) for name in names}
+        if self.layer not in names:
+            raise ValueError(f"It holds {ATTENTION} only beside {self.layer}, of which this model has none.")
+        blocks = {name: around(model_config, name) for name in sorted(names)}
         if len(set(blocks.values())) > 1 or next(iter(blocks.values()))[:3] != ("rms", "pre", "swiglu"):
-            raise ValueError(f"{self.name} has RMS norms before and a SwiGLU in all blocks, not {blocks}.")
+            found = "; ".join(f"those of {name} have {block}" for name, block in blocks.items())
+            raise ValueError(f"{self.name} has RMS norms before and a SwiGLU in all blocks, of one width; {found}.")
         if model_config.embedding_scale != 1 or model_config.logit_cap or model_config.head_bias:
             raise ValueError(f"{self.name} has no embedding_scale, logit_cap or head_bias.")
         options = {name: registry.options(name) | model_config.layer_options(name) for name in names}
@@ -148,6 +152,14 @@ def qkv_rules(ours: str, theirs: str, sizes: Sequence[int], *, conv: bool) -> li
 def renamed(ours: str, theirs: str, names: Mapping[str, str]) -> list[Rule]:
     """Tensors that differ in their names alone, ours to theirs."""
     return [same(f"{ours}.{one}", f"{theirs}.{other}") for one, other in names.items()]
+
+
+def theirs_of(option: str, names: Mapping[Any, str], ours: str) -> Any:
+    """Their word for an option's value of ours. Raises ValueError where they have none."""
+    for word, mine in names.items():
+        if mine == ours:
+            return word
+    raise ValueError(f"{option} is {ours!r}, but the format has {', '.join(dict.fromkeys(names.values()))}.")
 
 
 def _attended(config: Config) -> set[int]:

@@ -86,13 +86,16 @@ class RWKV7(Format):
             ]
         return rules
 
+    def held(self) -> tuple[str, ...]:
+        return ("rwkv7",)
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
-        if set(model_config.layers) != {"rwkv7"}:
-            raise ValueError(f"{self.name} holds rwkv7, not {', '.join(dict.fromkeys(model_config.layers))}.")
         layer, block = built(model_config, rwkv7.RWKV7), around(model_config, "rwkv7")
         options = registry.options("rwkv7") | model_config.layer_options("rwkv7")
         if block[:3] != ("layer", "pre", "rwkv7") or options["out_bias"]:
-            raise ValueError(f"{self.name} has LayerNorms before, RWKV-7's channel mix and no out_bias, not {block}.")
+            raise ValueError(
+                f"{self.name} has LayerNorms before, RWKV-7's channel mix and no out_bias; these have {block}."
+            )
         if model_config.embedding_scale != 1 or model_config.logit_cap or model_config.head_bias:
             raise ValueError(f"{self.name} has no embedding_scale, logit_cap or head_bias.")
         width, eps, size = model_config.d_model, model_config.norm_eps, layer.heads.size

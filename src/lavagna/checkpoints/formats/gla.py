@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lavagna.checkpoints.format import Config, refuse_other
-from lavagna.checkpoints.formats.fla import FLA, SWISH, qkv_rules, renamed
+from lavagna.checkpoints.formats.fla import FLA, SWISH, qkv_rules, renamed, theirs_of
 from lavagna.checkpoints.rules import Rule
 
 FEATURE_MAPS = {None: "identity", "relu": "relu", "sigmoid": "sigmoid", "swish": "silu", "silu": "silu"}
@@ -42,7 +42,7 @@ class GLA(FLA):
             "num_kv_heads": layer.keys.count,
             "expand_k": options["expand_k"],
             "expand_v": options["expand"],
-            "feature_map": next(one for one, other in FEATURE_MAPS.items() if other == options["feature_map"]),
+            "feature_map": theirs_of("feature_map", FEATURE_MAPS, options["feature_map"]),
             "clamp_min": options["lower_bound"],
             "use_output_gate": options["gate"],
             "elementwise_affine": options["affine"],

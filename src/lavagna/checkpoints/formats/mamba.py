@@ -49,6 +49,9 @@ class Mamba(Format):
     def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
         return [*frame(model_config), *mamba_rules(model_config)]
 
+    def held(self) -> tuple[str, ...]:
+        return ("mamba",)
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         options = registry.options("mamba") | model_config.layer_options("mamba")
         width = model_config.d_model

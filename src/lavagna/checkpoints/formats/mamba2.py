@@ -47,6 +47,9 @@ class Mamba2(Format):
     def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
         return [*frame(model_config), *mamba2_rules(model_config)]
 
+    def held(self) -> tuple[str, ...]:
+        return ("mamba2",)
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         options, layer = registry.options("mamba2") | model_config.layer_options("mamba2"), layer_of(model_config)
         return {

@@ -119,10 +119,15 @@ class OlmoHybrid(Format):
             *(same(f"{ours}.{name}", f"{theirs}.{name}") for name in ("A_log", "dt_bias")),
         ]
 
+    def held(self) -> tuple[str, ...]:
+        return tuple(KINDS.values())
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         names = {ours: theirs for theirs, ours in KINDS.items()}
-        if set(model_config.layers) != names.keys():
-            raise ValueError(f"It holds layers of {' and '.join(names)}, some of both.")
+        if missing := names.keys() - set(model_config.layers):
+            raise ValueError(
+                f"It holds layers of {' and '.join(names)}, some of both, but this model has no {missing.pop()}."
+            )
         delta, attention = built(model_config, GatedDeltaNet), built(model_config, SoftmaxAttention)
         return {
             **delta_config(delta),

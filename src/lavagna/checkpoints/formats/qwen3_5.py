@@ -47,6 +47,9 @@ class Qwen35WithPictures(Qwen35):
         own = {key: config[key] for key in ("model_type", "tie_word_embeddings") if key in config}
         return super().text({**config["text_config"], **own})
 
+    def held(self) -> tuple[str, ...]:
+        return ()
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         raise ValueError("It holds a model of pictures too. Use qwen3_5 for a language model alone.")
 

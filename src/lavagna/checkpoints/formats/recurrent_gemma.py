@@ -96,10 +96,15 @@ class RecurrentGemma(Format):
             ]
         return rules
 
+    def held(self) -> tuple[str, ...]:
+        return tuple(KINDS.values())
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         names = {ours: theirs for theirs, ours in KINDS.items()}
-        if set(model_config.layers) != names.keys():
-            raise ValueError(f"It holds layers of {' and '.join(names)}, some of both.")
+        if missing := names.keys() - set(model_config.layers):
+            raise ValueError(
+                f"It holds layers of {' and '.join(names)}, some of both, but this model has no {missing.pop()}."
+            )
         recurrent, attention = built(model_config, RGLRU), built(model_config, SoftmaxAttention)
         if attention.window is None:
             raise ValueError("Its attention has a window, and this model's has none.")

@@ -70,9 +70,10 @@ class Rwkv(Format):
             rules += ffn.matrices(key="key", value="value", receptance="receptance")
         return rules if model_config.tie_embeddings else [*rules, same("head.weight", HEAD)]
 
+    def held(self) -> tuple[str, ...]:
+        return ("rwkv4",)
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
-        if set(model_config.layers) != {"rwkv4"}:
-            raise ValueError(f"It holds layers of rwkv4, not {', '.join(dict.fromkeys(model_config.layers))}.")
         block = model_config.block_choices("rwkv4")
         return {
             "architectures": ["RwkvForCausalLM"],

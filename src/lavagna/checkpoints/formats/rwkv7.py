@@ -11,8 +11,8 @@ from lavagna.checkpoints.formats.rwkv_file import (
     built,
     channel_mix,
     depth_of,
-    hold,
     norm,
+    refuse_tied,
     sizes,
 )
 from lavagna.checkpoints.rules import Rule, same
@@ -88,8 +88,11 @@ class Rwkv7Rosa(Format):
         off |= {name for name in names if name.startswith("ln") and name.split(".")[0].endswith("c")}
         return off | ({f"rwkv1.v{each}" for each in range(3)} & set(names))
 
+    def held(self) -> tuple[str, ...]:
+        return ("rwkv7",)
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
-        hold(model_config, "rwkv7")
+        refuse_tied(model_config)
         return {}
 
 

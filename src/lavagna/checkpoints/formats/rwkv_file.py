@@ -111,8 +111,11 @@ class RwkvFile(Format):
             rules += channel_mix(ffn, width, self.blends, self.readers)
         return rules
 
+    def held(self) -> tuple[str, ...]:
+        return (self.layer,)
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
-        hold(model_config, self.layer)
+        refuse_tied(model_config)
         return {}
 
 
@@ -123,10 +126,8 @@ def channel_mix(part: Part, width: int, blends: str, readers: str) -> list[Rule]
     return rules + (part.matrices(receptance="receptance") if "r" in readers else [])
 
 
-def hold(model_config: ModelConfig, layer: str) -> None:
-    """Raises ValueError where a model is not one that files of RWKV-LM can hold, whatever its sizes."""
-    if set(model_config.layers) != {layer}:
-        raise ValueError(f"It holds layers of {layer}, not {', '.join(dict.fromkeys(model_config.layers))}.")
+def refuse_tied(model_config: ModelConfig) -> None:
+    """Raises ValueError where a model has no head of its own, which all files of RWKV-LM hold."""
     if model_config.tie_embeddings:
         raise ValueError("It has a head of its own, but tie_embeddings is True.")
 

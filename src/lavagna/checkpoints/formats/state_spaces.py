@@ -68,12 +68,13 @@ class StateSpaces(Format):
         mixers = mamba_rules if model_config.layer == "mamba" else mamba2_rules
         return [*frame(model_config, EMBEDDING), *mixers(model_config)]
 
+    def held(self) -> tuple[str, ...]:
+        return tuple(OPTIONS)
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         layer = model_config.layers[0]
-        if set(model_config.layers) - OPTIONS.keys() or len(set(model_config.layers)) > 1:
-            raise ValueError(
-                f"It holds layers of mamba or mamba2, not {', '.join(dict.fromkeys(model_config.layers))}."
-            )
+        if len(set(model_config.layers)) > 1:
+            raise ValueError(f"It holds layers of {' or '.join(OPTIONS)}, but this model has both.")
         options = registry.options(layer) | model_config.layer_options(layer)
         if layer == "mamba2":
             built = layer_of(model_config)

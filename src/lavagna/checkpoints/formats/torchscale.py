@@ -124,9 +124,10 @@ class Torchscale(Format):
             ]
         return rules
 
+    def held(self) -> tuple[str, ...]:
+        return ("retention",)
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
-        if set(model_config.layers) != {"retention"}:
-            raise ValueError(f"{self.name} holds retention, not {', '.join(dict.fromkeys(model_config.layers))}.")
         options, layer = registry.options("retention") | model_config.layer_options("retention"), _layer(model_config)
         for key, wanted in OPTIONS.items():
             if options[key] != wanted:
@@ -134,7 +135,9 @@ class Torchscale(Format):
         around = surroundings(layer, model_config.mlp_factor, model_config.block_choices("retention"))
         activation = next((theirs for theirs, ours in ACTIVATIONS.items() if ours == around.mlp), None)
         if activation is None or around[:2] != ("rms", "pre"):
-            raise ValueError(f"{self.name} has RMS norms before both halves and a gated net, not {around}.")
+            raise ValueError(
+                f"{self.name} has RMS norms before both halves and a gated net; these blocks have {around}."
+            )
         width, scale = model_config.d_model, model_config.embedding_scale
         if model_config.logit_cap or model_config.head_bias or scale not in (1, width**0.5):
             raise ValueError(f"{self.name} has no logit_cap, no head_bias, and embedding_scale 1 or sqrt(d_model).")

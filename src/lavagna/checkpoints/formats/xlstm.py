@@ -59,6 +59,9 @@ class XLSTM(Format):
             ]
         return rules
 
+    def held(self) -> tuple[str, ...]:
+        return ("mlstm",)
+
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         layer, hidden = layer_of(model_config), mlp_width(model_config)
         if model_config.tie_embeddings:
@@ -159,8 +162,6 @@ def _refuse(config: Config, width: int, shapes: Shapes) -> None:
 
 def layer_of(model_config: ModelConfig) -> MLSTM:
     """One of a model's layers, without memory: it knows the sizes that the options leave open."""
-    if set(model_config.layers) != {"mlstm"}:
-        raise ValueError(f"It holds mlstm alone, but the layers are {', '.join(dict.fromkeys(model_config.layers))}.")
     with torch.device("meta"):
         layer = registry.build("mlstm", model_config.d_model, **model_config.layer_options("mlstm"))
     assert isinstance(layer, MLSTM)
