@@ -13,6 +13,10 @@ def test_any_multiple_of_16_has_default_heads_of_a_size_that_kernels_like(sixtee
     assert count * size == 16 * sixteens and size % 8 == 0 and 16 <= size <= 64
 
 
+def test_heads_together_have_the_width_that_they_share():
+    assert heads_of("layer", 48, 3, None).width == 48 and Heads(6, 256).width == 1536
+
+
 def test_what_is_given_is_taken():
     assert heads_of("layer", 48, 3, None) == Heads(3, 16)
     assert heads_of("layer", 48, None, 12) == Heads(4, 12)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from lavagna.modules.activation import ACTIVATIONS
+from lavagna.modules.linear import Linear
 from lavagna.modules.norm import GatedRMSNorm, GroupedRMSNorm, HeadNorm, LayerNorm, RMSNorm, shares, unit
 
 # SiLU of this is 1: an open gate.
@@ -32,6 +33,16 @@ def test_the_gate_comes_after_the_norm(device):
     x, gate = torch.randn(2, 5, 6, device=device, dtype=torch.float64)
     right = F.rms_norm(x, (6,), norm.weight, eps=1e-5) * gate * torch.sigmoid(gate)
     assert torch.allclose(norm(x, gate), right, rtol=1e-13)
+
+
+@pytest.mark.parametrize("gate", [None, Linear(7, 12)], ids=["plain", "gated"])
+def test_what_heads_read_becomes_channels_each_heads_norm_for_itself(device, gate):
+    norm, gate = ready(GatedRMSNorm(6), device), gate and ready(gate, device)
+    o, x = (torch.randn(2, 5, *axes, device=device, dtype=torch.float64) for axes in ((2, 6), (7,)))
+    channels = norm.channels(o, gate, x).split(6, -1)
+    gates = [1, 1] if gate is None else F.silu(gate(x)).split(6, -1)
+    for head in range(2):
+        assert torch.allclose(channels[head], norm(o[:, :, head]) * gates[head], rtol=1e-13)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -64,13 +64,12 @@ class DeltaNet(Layer):
         self.keys = heads_of(self.name, d_model, heads, head_dim)
         self.values = value_heads_of(self.name, self.keys, None, expand)
         self.max_beta, self.qk_norm = max_beta, qk_norm
-        width = self.values.count * self.values.size
         conv = {"conv_size": conv_size, "conv_bias": conv_bias}
         self.qkv = QKV(self.name, d_model, self.keys, self.values, activations=(qk_activation, "silu"), **conv)
         self.beta = WideLinear(d_model, self.keys.count)
-        self.gate = Linear(d_model, width) if gate else None
+        self.gate = Linear(d_model, self.values.width) if gate else None
         self.norm = GatedRMSNorm(self.values.size, eps=norm_eps)
-        self.out = Linear(width, d_model)
+        self.out = Linear(self.values.width, d_model)
         self.reset_parameters()
 
     def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -82,7 +81,5 @@ class DeltaNet(Layer):
         normalized = QK_NORMS[self.qk_norm]
         q, k = normalized(q) * self.keys.size**-0.5, normalized(k)
         beta = self.max_beta * self.beta(x).sigmoid().unsqueeze(-1)
-        write = (beta * v).to(v.dtype)
-        o, tensors["memory"] = steps.recur(householder(k, beta), q, k, write, state.memory)
-        gate = None if self.gate is None else self.gate(x).unflatten(-1, self.values)
-        return self.out(self.norm(o, gate).flatten(2)), tensors
+        o, tensors["memory"] = steps.recur(householder(k, beta), q, k, (beta * v).to(v.dtype), state.memory)
+        return self.out(self.norm.channels(o, self.gate, x)), tensors

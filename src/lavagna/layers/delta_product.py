@@ -67,16 +67,16 @@ class DeltaProduct(Layer):
         whole(self.name, "factors", factors)
         switch(self.name, "fading", fading)
         switch(self.name, "gate", gate)
-        keys = heads_of(self.name, d_model, heads, head_dim)
-        values = value_heads_of(self.name, keys, value_heads, expand)
-        self.keys, self.values, self.max_beta, self.factors = keys, values, max_beta, factors
+        self.keys = keys = heads_of(self.name, d_model, heads, head_dim)
+        self.values = values = value_heads_of(self.name, keys, value_heads, expand)
         all_keys, all_values = (Heads(factors * one.count, one.size) for one in (keys, values))
+        self.max_beta, self.factors = max_beta, factors
         conv = {"conv_size": conv_size, "conv_bias": conv_bias}
         self.qkv = QKV(self.name, d_model, all_keys, all_values, queries=keys, activations=("silu", "silu"), **conv)
         self.beta = WideLinear(d_model, all_values.count)
-        self.gate = Linear(d_model, values.count * values.size) if gate else None
+        self.gate = Linear(d_model, values.width) if gate else None
         self.norm = GatedRMSNorm(values.size, eps=norm_eps)
-        self.out = Linear(values.count * values.size, d_model)
+        self.out = Linear(values.width, d_model)
         self.step = WideLinear(d_model, values.count) if fading else None
         self.A_log, self.dt_bias = (nn.Parameter(torch.empty(values.count)) if fading else None for _ in range(2))
         self.reset_parameters()
@@ -94,14 +94,13 @@ class DeltaProduct(Layer):
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         n = self.factors
         q, k, v, tensors = self.qkv(x, state, steps)
+        beta = self.max_beta * self.beta(x).sigmoid().unsqueeze(-1)
         # Factor by factor on the time axis: (b, n t, h, .), token after token.
-        k, v = (z.unflatten(2, (n, -1)).flatten(1, 2) for z in (unit(k), v))
+        k, v, beta = (z.unflatten(2, (n, -1)).flatten(1, 2) for z in (unit(k), v, beta))
         q = (unit(q) * self.keys.size**-0.5).repeat_interleave(n, 1)
-        beta = self.max_beta * self.beta(x).sigmoid().unflatten(-1, (n, -1)).flatten(1, 2).unsqueeze(-1)
         a = self._transition(x, k, beta)
         o, tensors["memory"] = steps.recur(a, q, k, (beta * v).to(v.dtype), state.memory, parts=n)
-        gate = None if self.gate is None else self.gate(x).unflatten(-1, self.values)
-        return self.out(self.norm(o[:, n - 1 :: n], gate).flatten(2)), tensors
+        return self.out(self.norm.channels(o[:, n - 1 :: n], self.gate, x)), tensors
 
     def _transition(self, x: Tensor, k: Tensor, beta: Tensor) -> Transition:
         if self.A_log is None or self.dt_bias is None or self.step is None:

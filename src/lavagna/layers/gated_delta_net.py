@@ -61,25 +61,17 @@ class GatedDeltaNet(Layer):
         number(self.name, "max_beta", max_beta, most=2)
         switch(self.name, "gate", gate)
         choice(self.name, "activation", activation, ACTIVATIONS)
-        keys = heads_of(self.name, d_model, heads, head_dim)
-        values = value_heads_of(self.name, keys, value_heads, expand)
-        self.keys, self.values, self.max_beta = keys, values, max_beta
-        self.qkv = QKV(
-            self.name,
-            d_model,
-            keys,
-            values,
-            conv_size=conv_size,
-            conv_bias=conv_bias,
-            activations=("silu", "silu"),
-        )
+        self.keys = heads_of(self.name, d_model, heads, head_dim)
+        self.values = values = value_heads_of(self.name, self.keys, value_heads, expand)
+        self.max_beta = max_beta
+        conv = {"conv_size": conv_size, "conv_bias": conv_bias}
+        self.qkv = QKV(self.name, d_model, self.keys, values, activations=("silu", "silu"), **conv)
         self.step = WideLinear(d_model, values.count)
         self.beta = WideLinear(d_model, values.count)
-        self.gate = Linear(d_model, values.count * values.size) if gate else None
+        self.gate = Linear(d_model, values.width) if gate else None
         self.norm = GatedRMSNorm(values.size, eps=norm_eps, activation=activation)
-        self.out = Linear(values.count * values.size, d_model)
-        self.A_log = nn.Parameter(torch.empty(values.count))
-        self.dt_bias = nn.Parameter(torch.empty(values.count))
+        self.out = Linear(values.width, d_model)
+        self.A_log, self.dt_bias = (nn.Parameter(torch.empty(values.count)) for _ in range(2))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -88,8 +80,7 @@ class GatedDeltaNet(Layer):
         reset_steps(self.dt_bias)
 
     def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        shape = (batch, *self.values, self.keys.size)
-        memory = torch.zeros(shape, device=device, dtype=wide_dtype(dtype))
+        memory = torch.zeros(batch, *self.values, self.keys.size, device=device, dtype=wide_dtype(dtype))
         return {"memory": memory, **self.qkv.initial_tensors(batch, device, dtype)}
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
@@ -97,8 +88,6 @@ class GatedDeltaNet(Layer):
         q, k = unit(q) * self.keys.size**-0.5, unit(k)
         log_decay = rate(self.A_log) * step_size(self.step(x), self.dt_bias).unsqueeze(-1)
         beta = self.max_beta * self.beta(x).sigmoid().unsqueeze(-1)
-        o, tensors["memory"] = steps.recur(
-            gated_householder(log_decay, k, beta), q, k, (beta * v).to(v.dtype), state.memory
-        )
-        gate = None if self.gate is None else self.gate(x).unflatten(-1, self.values)
-        return self.out(self.norm(o, gate).flatten(2)), tensors
+        a = gated_householder(log_decay, k, beta)
+        o, tensors["memory"] = steps.recur(a, q, k, (beta * v).to(v.dtype), state.memory)
+        return self.out(self.norm.channels(o, self.gate, x)), tensors

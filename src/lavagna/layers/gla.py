@@ -73,13 +73,12 @@ class GLA(Layer):
         self.keys = key_heads_of(self.name, queries, kv_heads)
         self.values, self.group = Heads(queries.count, size), queries.count // self.keys.count
         self.temperature, self.lower_bound, self.feature_map = temperature, lower_bound, feature_map
-        keys, values = self.keys.count * self.keys.size, self.values.count * self.values.size
         written = Heads(self.keys.count, size)
         self.qkv = QKV(self.name, d_model, self.keys, written, queries=queries, conv_size=conv_size)
-        self.decay = LowRank(d_model, gate_rank, keys)
-        self.gate = Linear(d_model, values) if gate else None
+        self.decay = LowRank(d_model, gate_rank, self.keys.width)
+        self.gate = Linear(d_model, self.values.width) if gate else None
         self.norm = GatedRMSNorm(size, eps=norm_eps, affine=affine, activation=activation)
-        self.out = Linear(values, d_model)
+        self.out = Linear(self.values.width, d_model)
         self.reset_parameters()
 
     def _check(self, gate_rank: int, lower_bound: float | None, numbers: dict[str, float]) -> None:
@@ -110,5 +109,4 @@ class GLA(Layer):
         if self.group > 1:
             k, v, log_decay = (z.repeat_interleave(self.group, 2) for z in (k, v, log_decay))
         o, tensors["memory"] = steps.recur(diagonal(log_decay), roomy(q), roomy(k), roomy(v), state.memory)
-        gate = None if self.gate is None else self.gate(x).unflatten(-1, self.values)
-        return self.out(self.norm(o, gate).flatten(2).to(v.dtype)), tensors
+        return self.out(self.norm.channels(o, self.gate, x).to(v.dtype)), tensors

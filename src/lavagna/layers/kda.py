@@ -65,18 +65,18 @@ class KDA(Layer):
         switch(self.name, "gate_bias", gate_bias)
         if lower_bound is not None:
             below_zero(self.name, "lower_bound", lower_bound)
-        keys = heads_of(self.name, d_model, heads, head_dim)
-        values = value_heads_of(self.name, keys, value_heads, expand)
+        self.keys = keys = heads_of(self.name, d_model, heads, head_dim)
+        self.values = values = value_heads_of(self.name, keys, value_heads, expand)
         rank = values.size if gate_rank is None else gate_rank
         whole(self.name, "gate_rank", rank)
-        self.keys, self.values, self.max_beta, self.lower_bound = keys, values, max_beta, lower_bound
+        self.max_beta, self.lower_bound = max_beta, lower_bound
         conv = {"conv_size": conv_size, "conv_bias": conv_bias}
         self.qkv = QKV(self.name, d_model, keys, values, activations=("silu", "silu"), **conv)
         self.step = LowRank(d_model, rank, values.count * keys.size, bias=False)
         self.beta = WideLinear(d_model, values.count)
-        self.gate = LowRank(d_model, rank, values.count * values.size, bias=gate_bias, wide=False)
+        self.gate = LowRank(d_model, rank, values.width, bias=gate_bias, wide=False)
         self.norm = GatedRMSNorm(values.size, eps=norm_eps, activation="sigmoid")
-        self.out = Linear(values.count * values.size, d_model)
+        self.out = Linear(values.width, d_model)
         self.A_log = nn.Parameter(torch.empty(values.count))
         self.dt_bias = nn.Parameter(torch.empty(values.count * keys.size))
         self.reset_parameters()
@@ -96,7 +96,7 @@ class KDA(Layer):
         beta = self.max_beta * self.beta(x).sigmoid().unsqueeze(-1)
         a = gated_householder(self._log_decay(self.step(x)), k, beta)
         o, tensors["memory"] = steps.recur(a, q, k, (beta * v).to(v.dtype), state.memory)
-        return self.out(self.norm(o, self.gate(x).unflatten(-1, self.values)).flatten(2)), tensors
+        return self.out(self.norm.channels(o, self.gate, x)), tensors
 
     def _log_decay(self, step: Float[Tensor, "b t c"]) -> Float[Tensor, "b t hv k"]:
         each = (self.values.count, self.keys.size)

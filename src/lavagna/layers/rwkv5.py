@@ -10,12 +10,12 @@ from lavagna.layers.layer import Layer
 from lavagna.modules.bonus import recur_with_bonus
 from lavagna.modules.decay import log_decay_of
 from lavagna.modules.heads import heads_of
-from lavagna.modules.linear import Linear, reset_orthogonal
+from lavagna.modules.linear import Linear
 from lavagna.modules.norm import HeadNorm
-from lavagna.modules.options import number
+from lavagna.modules.options import choice, number
 from lavagna.modules.place import place_of
 from lavagna.modules.precision import wide_dtype
-from lavagna.modules.spread import reset_bonus, reset_decays
+from lavagna.modules.spread import reset_bonus, reset_decays, reset_output, reset_projections
 from lavagna.modules.steps import Steps
 from lavagna.modules.token_shift import Start, TokenShift
 from lavagna.modules.weight_decay import exempt
@@ -62,11 +62,10 @@ class RWKV5(Layer):
     ) -> None:
         super().__init__(d_model)
         number(self.name, "norm_eps", norm_eps, zero=True)
-        if version not in VERSIONS:
-            raise ValueError(f"{self.name}: version must be one of {', '.join(VERSIONS)}, but came as {version!r}.")
+        choice(self.name, "version", version, VERSIONS)
         self.version, self.heads = version, heads_of(self.name, d_model, heads, head_dim)
         self.place = place_of(self.name, layer_index, depth)
-        falling, width = self.place.falling, self.heads.count * self.heads.size
+        falling, width = self.place.falling, self.heads.width
         starts = {"k": Start(falling), "v": Start(falling, 0.3 * self.place.rising)}
         half = dict.fromkeys("r" if version == "5.0" else "rg", Start(falling / 2))
         self.shift = TokenShift(d_model, starts | half, toward="now")
@@ -81,11 +80,8 @@ class RWKV5(Layer):
     def reset_parameters(self) -> None:
         """As published: what a new layer adds to the stream is zero, decays are spread over heads or channels."""
         super().reset_parameters()
-        for part, gain in ((self.receptance, 1), (self.key, 0.1), (self.value, 1), (self.gate, 0.1)):
-            if part is not None:
-                reset_orthogonal(part.weight, gain=gain)
-        nn.init.zeros_(self.out.weight)
-        nn.init.constant_(self.norm.weight, ((1 + self.place.index) / self.place.depth) ** 0.7)
+        reset_projections(self.receptance, self.key, self.value, self.gate)
+        reset_output(self.norm, self.out, self.place)
         reset_decays(self.w0, self.place, low=-6, span=5)
         if self.version == "5.0":
             nn.init.constant_(self.u, -3.0)
@@ -99,9 +95,7 @@ class RWKV5(Layer):
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         (xk, xv, xr, *rest), window = self.shift(x, state.window, steps)
-        k, v, r = (
-            part(z).unflatten(-1, self.heads) for part, z in ((self.key, xk), (self.value, xv), (self.receptance, xr))
-        )
+        k, v, r = (z.unflatten(-1, self.heads) for z in (self.key(xk), self.value(xv), self.receptance(xr)))
         decay = diagonal if self.version == "5.2" else scalar
         weight = self.u.exp() if self.version == "5.0" else self.u
         o, memory = recur_with_bonus(decay(log_decay_of(self.w0)[None, None]), r, k, v, state.memory, weight, steps)

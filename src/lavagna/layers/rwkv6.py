@@ -11,12 +11,12 @@ from lavagna.modules.bonus import recur_with_bonus
 from lavagna.modules.decay import log_decay_of
 from lavagna.modules.heads import heads_of
 from lavagna.modules.joined import joined
-from lavagna.modules.linear import Linear, LowRank, reset_orthogonal
+from lavagna.modules.linear import Linear, LowRank
 from lavagna.modules.norm import HeadNorm
 from lavagna.modules.options import number, switch, whole
 from lavagna.modules.place import place_of
 from lavagna.modules.precision import wide_dtype
-from lavagna.modules.spread import reset_bonus, reset_decays
+from lavagna.modules.spread import reset_bonus, reset_decays, reset_output, reset_projections
 from lavagna.modules.steps import Steps
 from lavagna.modules.token_shift import DynamicShift, Start
 from lavagna.modules.weight_decay import exempt
@@ -69,7 +69,7 @@ class RWKV6(Layer):
         whole(self.name, "decay_rank", decay_rank)
         self.heads = heads_of(self.name, d_model, heads, head_dim)
         self.place = place_of(self.name, layer_index, depth)
-        falling, width = self.place.falling, self.heads.count * self.heads.size
+        falling, width = self.place.falling, self.heads.width
         starts = dict.fromkeys("xwk", Start(falling)) | {"v": Start(falling, 0.3 * self.place.rising)}
         self.shift = DynamicShift(d_model, starts | dict.fromkeys("rg", Start(falling / 2)), rank=mix_rank)
         self.receptance, self.key, self.value, self.gate = (Linear(d_model, width) for _ in range(4))
@@ -84,12 +84,10 @@ class RWKV6(Layer):
     def reset_parameters(self) -> None:
         """As published: what a new layer adds to the stream is zero, decays are spread over the channels."""
         super().reset_parameters()
-        for part, gain in ((self.receptance, 1), (self.key, 0.1), (self.value, 1), (self.gate, 0.1)):
-            reset_orthogonal(part.weight, gain=gain)
-        nn.init.zeros_(self.out.weight)
+        reset_projections(self.receptance, self.key, self.value, self.gate)
+        reset_output(self.norm, self.out, self.place)
         nn.init.zeros_(self.decay.down.weight)
         nn.init.uniform_(self.decay.up.weight, -0.01, 0.01)
-        nn.init.constant_(self.norm.weight, ((1 + self.place.index) / self.place.depth) ** 0.7)
         reset_decays(self.w0, self.place, low=-6, span=5)
         reset_bonus(self.u, self.place, wave=0.1)
         if self.start is not None:
@@ -104,9 +102,7 @@ class RWKV6(Layer):
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         (xw, xk, xv, xr, xg), window = self.shift(x, state.window, steps)
-        r, k, v = (
-            part(z).unflatten(-1, self.heads) for part, z in ((self.receptance, xr), (self.key, xk), (self.value, xv))
-        )
+        r, k, v = (z.unflatten(-1, self.heads) for z in (self.receptance(xr), self.key(xk), self.value(xv)))
         a = diagonal(log_decay_of(self.w0 + self.decay(xw)).unflatten(-1, self.heads))
         o, memory = recur_with_bonus(a, r, k, v, joined(state.memory, self.start), self.u, steps)
         y = self.norm(o).flatten(2) * F.silu(self.gate(xg))

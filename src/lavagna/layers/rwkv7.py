@@ -16,7 +16,7 @@ from lavagna.modules.norm import HeadNorm
 from lavagna.modules.options import number, switch, whole
 from lavagna.modules.place import place_of
 from lavagna.modules.precision import roomy, wide, wide_dtype
-from lavagna.modules.spread import line
+from lavagna.modules.spread import line, reset_output
 from lavagna.modules.steps import Steps
 from lavagna.modules.token_shift import Start, TokenShift
 from lavagna.modules.weight_decay import exempt
@@ -80,7 +80,7 @@ class RWKV7(Layer):
         switch(self.name, "out_bias", out_bias)
         self.heads = heads_of(self.name, d_model, heads, head_dim)
         self.place = place_of(self.name, layer_index, depth)
-        width = self.heads.count * self.heads.size
+        width = self.heads.width
         decay, rate, value, gate = (
             self._rank(option, given, factor)
             for option, given, factor in (
@@ -116,8 +116,7 @@ class RWKV7(Layer):
         super().reset_parameters()
         for part, bound in ((self.receptance, 0.5), (self.key, 0.05), (self.value, 0.5)):
             nn.init.uniform_(part.weight, -bound * self.d_model**-0.5, bound * self.d_model**-0.5)
-        nn.init.zeros_(self.out.weight)
-        nn.init.constant_(self.norm.weight, ((1 + self.place.index) / self.place.depth) ** 0.7)
+        reset_output(self.norm, self.out, self.place)
         for adapter in (self.decay, self.rate, self.residual, self.gate):
             if adapter is not None:
                 nn.init.zeros_(adapter.down.weight)
@@ -147,8 +146,7 @@ class RWKV7(Layer):
             self.v0.copy_(0.73 - 0.4 * (rises - 0.5))
 
     def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        count, size = self.heads
-        memory = torch.zeros(batch, count, size, size, device=device, dtype=wide_dtype(dtype))
+        memory = torch.zeros(batch, *self.heads, self.heads.size, device=device, dtype=wide_dtype(dtype))
         return {"memory": memory, "window": self.shift.initial_window(batch, device, dtype)}
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:

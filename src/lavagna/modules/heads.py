@@ -12,6 +12,11 @@ class Heads(NamedTuple):
     count: int
     size: int
 
+    @property
+    def width(self) -> int:
+        """The channels of all heads together."""
+        return self.count * self.size
+
 
 def heads_of(
     call: str, width: int, heads: int | None, head_dim: int | None, *, what: str = "d_model", most: int = 64

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from lavagna.modules.activation import ACTIVATIONS
@@ -121,6 +121,12 @@ class GatedRMSNorm(RMSNorm):
         if gate is None:
             return super().forward(x)
         return (self._normalized(wide(x)) * ACTIVATIONS[self.activation](wide(gate))).to(x.dtype)
+
+    def channels(
+        self, o: Float[Tensor, "b t h v"], gate: nn.Module | None, x: Float[Tensor, "b t d"]
+    ) -> Float[Tensor, "b t c"]:
+        """What heads have read, as channels: each head's norm, gated by a map of x where there is one."""
+        return self(o, None if gate is None else gate(x).unflatten(-1, o.shape[2:])).flatten(2)
 
 
 class GroupedRMSNorm(nn.Module):

@@ -1,9 +1,11 @@
-"""How RWKV spreads decays and bonuses over channels before it has learned any."""
+"""How RWKV starts: decays and bonuses spread over channels, projections orthogonal, and nothing for the stream."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lavagna.modules.linear import Linear, reset_orthogonal
+from lavagna.modules.norm import HeadNorm
 from lavagna.modules.place import Place
 from lavagna.modules.weight_decay import exempt
 
@@ -34,3 +36,16 @@ def reset_bonus(weight: nn.Parameter, place: Place, *, wave: float) -> None:
         falls = place.rising * (1 - line(count, device=device)) + wave * zigzag(count, device=device)
         weight.detach().copy_(falls.reshape(weight.shape))
     exempt(weight)
+
+
+def reset_projections(receptance: Linear, key: Linear, value: Linear, gate: Linear | None) -> None:
+    """RWKV-5 and 6: orthogonal matrices, those of keys and gates a tenth as large."""
+    for part, gain in ((receptance, 1), (key, 0.1), (value, 1), (gate, 0.1)):
+        if part is not None:
+            reset_orthogonal(part.weight, gain=gain)
+
+
+def reset_output(norm: HeadNorm, out: Linear, place: Place) -> None:
+    """RWKV-5 to 7: a new layer adds nothing to the stream; its norm's weights are `((1 + index) / depth)^0.7`."""
+    nn.init.zeros_(out.weight)
+    nn.init.constant_(norm.weight, ((1 + place.index) / place.depth) ** 0.7)
