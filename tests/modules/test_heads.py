@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavagna.modules.heads import Heads, expanded, heads_of, value_heads_of
+from lavagna.modules.heads import Heads, expanded, groups_of, heads_of, value_heads_of
 
 
 @given(sixteens=st.integers(1, 300))
@@ -35,6 +35,25 @@ def test_what_is_given_is_taken():
 def test_heads_that_do_not_divide_say_what_would(options, message):
     with pytest.raises(ValueError, match=message):
         heads_of("layer", 48, *options)
+
+
+def test_groups_of_keys_divide_the_heads_and_are_as_wide_as_the_model_up_to_128():
+    assert groups_of("layer", 48, Heads(6, 8), 3, None) == Heads(3, 48)
+    assert groups_of("layer", 256, Heads(6, 8), 1, None) == Heads(1, 128)
+    assert groups_of("layer", 256, Heads(6, 8), 2, 5) == Heads(2, 5)
+
+
+@pytest.mark.parametrize(
+    ("groups", "d_state", "message"),
+    [
+        (4, 8, "layer: groups=4 does not divide heads = 6. Use groups=3."),
+        (0, 8, "groups must be an int >= 1, but came as 0"),
+        (2, 0, "d_state must be an int >= 1, but came as 0"),
+    ],
+)
+def test_groups_that_cannot_be_say_what_could(groups, d_state, message):
+    with pytest.raises(ValueError, match=message):
+        groups_of("layer", 48, Heads(6, 8), groups, d_state)
 
 
 def test_value_heads_are_a_multiple_and_as_wide_as_asked():

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lavagna.modules.linear import Linear, LowRank, WideLinear, reset_orthogonal, reset_xavier
+from lavagna.modules.linear import Linear, LowRank, WideLinear, reset_orthogonal, reset_xavier, shrink
 
 
 @pytest.mark.parametrize("make", [lambda: Linear(4, 3, bias=True), lambda: LowRank(4, 2, 3)])
@@ -66,3 +66,10 @@ def test_a_map_of_low_rank_may_bend_in_the_middle(device):
     x = torch.randn(3, 6)
     assert torch.allclose(bent(x), torch.tanh(x @ bent.down.weight.T) @ bent.up.weight.T, atol=1e-6)
     assert torch.allclose(plain(x), x @ bent.down.weight.T @ bent.up.weight.T, atol=1e-6)
+
+
+def test_the_sum_of_as_many_shrunk_maps_as_layers_is_as_large_as_one(device):
+    weights = torch.randn(100, 30, 40, device=device, dtype=torch.float64).requires_grad_()
+    whole = weights.detach().clone()
+    shrink(weights, 100)
+    assert torch.allclose(weights.sum(0).std(), whole.std(), rtol=0.1) and torch.allclose(10 * weights, whole)

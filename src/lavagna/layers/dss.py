@@ -8,8 +8,7 @@ from lavagna.layers.time_invariant import TimeInvariant
 from lavagna.lti.dss import METHODS, dss_vectors
 from lavagna.lti.initial import left_half, reset_log_steps, spectrum
 from lavagna.modules.diagonal_response import Diagonal, respond
-from lavagna.modules.diagonal_ssm import step_range
-from lavagna.modules.options import whole
+from lavagna.modules.options import choice, modes_of, step_range, whole
 from lavagna.modules.pairs import complex_of
 from lavagna.modules.precision import wide_dtype
 from lavagna.modules.steps import Steps
@@ -51,9 +50,11 @@ class DSS(TimeInvariant):
         bidirectional: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional)
-        _check(self.name, d_state, method, max_length)
+        choice(self.name, "method", method, METHODS)
+        whole(self.name, "max_length", max_length)
         step_range(self.name, dt_min, dt_max)
-        self.modes, self.method, self.max_length, self.range = d_state // 2, method, max_length, (dt_min, dt_max)
+        self.modes, self.range = modes_of(self.name, d_state), (dt_min, dt_max)
+        self.method, self.max_length = method, max_length
         self.log_step = nn.Parameter(torch.empty(d_model))
         # The real part itself, or the logarithm of the rate.
         rate = nn.Parameter(torch.empty(self.modes))
@@ -98,12 +99,3 @@ class DSS(TimeInvariant):
     ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "n ..."]]:
         y, memory = respond(self.name, self.discrete(direction), u.unsqueeze(-1), memory, steps)
         return y.squeeze(-1), memory
-
-
-def _check(call: str, d_state: int, method: str, max_length: int) -> None:
-    whole(call, "d_state", d_state)
-    whole(call, "max_length", max_length)
-    if method not in METHODS:
-        raise ValueError(f"{call}: method must be one of {', '.join(METHODS)}, but came as {method!r}.")
-    if d_state % 2:
-        raise ValueError(f"{call}: d_state must be even for conjugate pairs, but came as {d_state}. Use {d_state + 1}.")

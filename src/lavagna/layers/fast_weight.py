@@ -56,10 +56,9 @@ class FastWeight(Layer):
         self.heads = heads_of(self.name, d_model, heads, head_dim)
         self.feature_map, self.nu, self.normalize = feature_map, nu, normalize
         self.features = self.heads.size * (2 * nu if feature_map == "dpfp" else 1)
-        width = self.heads.count * self.heads.size
-        self.qkv = Linear(d_model, 3 * width)
+        self.qkv = Linear(d_model, 3 * self.heads.width)
         self.beta = WideLinear(d_model, self.heads.count)
-        self.out = Linear(width, d_model)
+        self.out = Linear(self.heads.width, d_model)
         self.reset_parameters()
 
     def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -65,7 +65,7 @@ class H3(Layer):
     ) -> None:
         super().__init__(d_model)
         self.heads = heads_of(self.name, d_model, heads, 1 if heads is None and head_dim is None else head_dim)
-        inner = self.heads.count * self.heads.size
+        inner = self.heads.width
         taps = d_state if conv_size is None else conv_size
         whole(self.name, "d_state", d_state)
         whole(self.name, "conv_size", taps)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lavagna.algebra.transition import diagonal, householder
 from lavagna.layers.layer import Layer
 from lavagna.modules.heads import expanded
-from lavagna.modules.linear import Linear, WideLinear
+from lavagna.modules.linear import Linear, WideLinear, shrink
 from lavagna.modules.options import choice, whole
 from lavagna.modules.precision import wide, wide_dtype
 from lavagna.modules.short_conv import ShortConv
@@ -73,8 +73,7 @@ class Longhorn(Layer):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        with torch.no_grad():
-            self.out.weight /= (self.depth or 1) ** 0.5
+        shrink(self.out.weight, self.depth or 1)
         nn.init.ones_(self.D)
         exempt(self.D)
 

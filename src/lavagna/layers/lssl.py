@@ -14,7 +14,7 @@ from lavagna.lti.discretize import discretize
 from lavagna.lti.hippo import KINDS, hippo
 from lavagna.lti.initial import reset_log_steps
 from lavagna.lti.krylov import doubled, raised, squares
-from lavagna.modules.options import number, switch, whole
+from lavagna.modules.options import choice, step_range, switch, whole
 from lavagna.modules.precision import wide_dtype
 from lavagna.modules.steps import Steps
 from lavagna.modules.weight_decay import exempt
@@ -241,10 +241,8 @@ RUNS = {
 
 def _check(call: str, d_state: int, init: str, discretization: str, dt_min: float, dt_max: float) -> None:
     whole(call, "d_state", d_state)
-    for option, given, legal in (("init", init, INITS), ("discretization", discretization, DISCRETIZATIONS)):
-        if given not in legal:
-            raise ValueError(f"{call}: {option} must be one of {', '.join(legal)}, but came as {given!r}.")
+    choice(call, "init", init, INITS)
+    choice(call, "discretization", discretization, DISCRETIZATIONS)
     if init == "fout" and d_state % 2:
         raise ValueError(f"{call}: init 'fout' needs an even d_state, but it came as {d_state}. Use {d_state + 1}.")
-    number(call, "dt_max", dt_max)
-    number(call, "dt_min", dt_min, most=dt_max)
+    step_range(call, dt_min, dt_max)

@@ -9,7 +9,7 @@ from lavagna.algebra.transition import diagonal
 from lavagna.layers.layer import Layer
 from lavagna.modules.decay import reset_steps, step_size
 from lavagna.modules.heads import expanded
-from lavagna.modules.linear import Linear, WideLinear
+from lavagna.modules.linear import Linear, WideLinear, shrink
 from lavagna.modules.norm import RMSNorm
 from lavagna.modules.options import number, switch, whole
 from lavagna.modules.precision import wide, wide_dtype
@@ -82,10 +82,10 @@ class Mamba(Layer):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        with torch.no_grad():
-            self.out.weight /= (self.depth or 1) ** 0.5
-            # Logarithms on the meta device would import torch's compiler.
-            if not self.A_log.is_meta:
+        shrink(self.out.weight, self.depth or 1)
+        # Logarithms on the meta device would import torch's compiler.
+        if not self.A_log.is_meta:
+            with torch.no_grad():
                 self.A_log.copy_(torch.arange(1, self.sizes[1] + 1, device=self.A_log.device).log())
         reset_steps(self.dt_bias)
         nn.init.ones_(self.D)

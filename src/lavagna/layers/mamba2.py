@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from lavagna.algebra.transition import scalar
 from lavagna.layers.layer import Layer
 from lavagna.modules.decay import rate, reset_rates, reset_steps, step_size
-from lavagna.modules.heads import Heads, expanded, heads_of
-from lavagna.modules.linear import Linear, WideLinear
+from lavagna.modules.heads import expanded, groups_of, heads_of
+from lavagna.modules.linear import Linear, WideLinear, shrink
 from lavagna.modules.norm import GroupedRMSNorm
 from lavagna.modules.options import number, switch, whole
 from lavagna.modules.precision import wide, wide_dtype
@@ -70,10 +70,10 @@ class Mamba2(Layer):
             switch(self.name, option, given)
         width = expanded(self.name, "d_model", d_model, expand)
         self.values = heads_of(self.name, width, heads, head_dim, what="expand * d_model")
-        self.keys = Heads(groups, min(d_model, 128) if d_state is None else d_state)
+        self.keys = groups_of(self.name, d_model, self.values, groups, d_state)
         self._check(conv_size, dt_limit, depth)
         self.dt_limit, self.depth = dt_limit, depth
-        inner, width = self.values.count * self.values.size, groups * self.keys.size
+        inner, width = self.values.width, self.keys.width
         self.sizes = [inner, width, width]
         self.gate = Linear(d_model, inner, bias=bias)
         self.xbc = Linear(d_model, sum(self.sizes), bias=bias)
@@ -86,13 +86,8 @@ class Mamba2(Layer):
         self.reset_parameters()
 
     def _check(self, conv_size: int, dt_limit: tuple[float, float], depth: int | None) -> None:
-        heads, groups = self.values.count, self.keys.count
-        sizes = {"groups": groups, "d_state": self.keys.size, "conv_size": conv_size}
-        for option, given in (sizes if depth is None else sizes | {"depth": depth}).items():
-            whole(self.name, option, given)
-        if heads % groups:
-            nearest = min((n for n in range(1, heads + 1) if heads % n == 0), key=lambda n: abs(n - groups))
-            raise ValueError(f"{self.name}: groups={groups} does not divide heads = {heads}. Use groups={nearest}.")
+        whole(self.name, "conv_size", conv_size)
+        whole(self.name, "depth", 1 if depth is None else depth)
         pair = isinstance(dt_limit, list | tuple) and len(dt_limit) == 2
         if not pair or not all(isinstance(x, int | float) for x in dt_limit) or not 0 <= dt_limit[0] <= dt_limit[1]:
             raise ValueError(
@@ -101,8 +96,7 @@ class Mamba2(Layer):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        with torch.no_grad():
-            self.out.weight /= (self.depth or 1) ** 0.5
+        shrink(self.out.weight, self.depth or 1)
         reset_rates(self.A_log, low=1, high=16)
         reset_steps(self.dt_bias)
         nn.init.ones_(self.D)

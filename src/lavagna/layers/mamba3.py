@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lavagna.algebra.transition import scalar
 from lavagna.layers.layer import Layer
 from lavagna.modules.decay import reset_steps, step_size
-from lavagna.modules.heads import Heads, expanded, heads_of
+from lavagna.modules.heads import expanded, groups_of, heads_of
 from lavagna.modules.linear import Linear, WideLinear
 from lavagna.modules.norm import GroupedRMSNorm, RMSNorm
 from lavagna.modules.options import number, switch, whole
@@ -74,7 +74,7 @@ class Mamba3(Layer):
         super().__init__(d_model)
         width = expanded(self.name, "d_model", d_model, expand)
         self.values = heads_of(self.name, width, heads, head_dim, what="expand * d_model")
-        self.keys = Heads(groups, min(d_model, 128) if d_state is None else d_state)
+        self.keys = groups_of(self.name, d_model, self.values, groups, d_state)
         self.rank = rank
         self._check(rope_fraction, norm, norm_eps)
         count, size = self.values
@@ -99,12 +99,8 @@ class Mamba3(Layer):
         number(self.name, "norm_eps", norm_eps, zero=True)
         number(self.name, "rope_fraction", rope_fraction, most=1)
         switch(self.name, "norm", norm)
-        heads, (groups, size) = self.values.count, self.keys
-        for option, given in {"groups": groups, "d_state": size, "rank": self.rank}.items():
-            whole(self.name, option, given)
-        if heads % groups:
-            nearest = min((n for n in range(1, heads + 1) if heads % n == 0), key=lambda n: abs(n - groups))
-            raise ValueError(f"{self.name}: groups={groups} does not divide heads = {heads}. Use groups={nearest}.")
+        whole(self.name, "rank", self.rank)
+        size = self.keys.size
         if size % 2 or int(size * rope_fraction) < 2:
             raise ValueError(
                 f"{self.name}: d_state={size} must be even, and rope_fraction={rope_fraction} of it at least 2, since "

@@ -105,7 +105,7 @@ class MLSTM(Layer):
         self.input_gate, self.forget_gate = (WideLinear(self.front.seen, self.keys.count, bias=True) for _ in range(2))
         # As the files have their weights: around one, or around zero with the one added.
         self.norm = HeadNorm(*self.values, eps=norm_eps, bias=False, zero_centered=block == "paper")
-        self.out = Linear(self.values.count * self.values.size, d_model)
+        self.out = Linear(self.values.width, d_model)
         self.reset_parameters()
 
     def _only_in_paper(self, **given: int | None) -> None:
@@ -179,7 +179,7 @@ class Straight(nn.Module):
         super().__init__()
         self.seen, self.values = d_model, values
         self.qkv = QKV(call, d_model, keys, values)
-        self.gate = Linear(d_model, values.count * values.size)
+        self.gate = Linear(d_model, values.width)
 
     def reset_parameters(self) -> None:
         """Normal weights with variance 2/5 over d_model."""
@@ -205,7 +205,7 @@ class Raised(Wide):
 
     def __init__(self, call: str, d_model: int, values: Heads, conv_size: int, block: int) -> None:
         super().__init__()
-        inner = values.count * values.size
+        inner = values.width
         whole(call, "conv_size", conv_size)
         whole(call, "projection_block", block)
         if inner % block:

@@ -86,7 +86,7 @@ class Retention(Layer):
         self.values = Heads(self.keys.count, expanded(self.name, "head_dim", self.keys.size, expand))
         self.decay, self.rescale, self.rotation = decay, rescale, rotation
         self.written = key_heads_of(self.name, self.keys, kv_heads)
-        keys, values = self.keys.count * self.keys.size, self.values.count * self.values.size
+        keys, values = self.keys.width, self.values.width
         self.sizes = [keys, *(self.written.count * size for size in (self.keys.size, self.values.size))]
         self.sizes += [values] if gate else []
         self.qkvg = Linear(d_model, sum(self.sizes))

@@ -60,10 +60,10 @@ class RGLRU(Layer):
         if heads is None and head_dim is None:
             heads = math.gcd(channels, 16)
         self.heads = heads_of(self.name, channels, heads, head_dim, what="expand * d_model")
-        if self.heads.count * self.heads.size != channels:
+        if self.heads.width != channels:
             raise ValueError(
                 f"{self.name}: heads={self.heads.count} of head_dim={self.heads.size} are not expand * d_model = "
-                f"{channels} channels. Give one of the two, or expand={self.heads.count * self.heads.size / d_model:g}."
+                f"{channels} channels. Give one of the two, or expand={self.heads.width / d_model:g}."
             )
         self.gate = Linear(d_model, channels, bias=True)
         self.x = Linear(d_model, channels, bias=True)

@@ -14,7 +14,7 @@ from lavagna.lti.dplr import bilinear, flat, flat_reader, free_response, last_st
 from lavagna.lti.exponential import log_bilinear
 from lavagna.lti.initial import left_half, rates, reset_log_steps
 from lavagna.lti.nplr import nplr
-from lavagna.modules.options import number, switch, whole
+from lavagna.modules.options import choice, modes_of, step_range, switch
 from lavagna.modules.pairs import complex_of, pairs_of
 from lavagna.modules.precision import wide_dtype
 from lavagna.modules.steps import Steps
@@ -75,9 +75,10 @@ class S4(TimeInvariant):
         bidirectional: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional)
-        _check(self.name, d_state, init, dt_min, dt_max)
+        choice(self.name, "init", init, INITS)
         switch(self.name, "tied", tied)
-        self.modes, self.init, self.range = d_state // 2, init, (dt_min, dt_max)
+        step_range(self.name, dt_min, dt_max)
+        self.modes, self.init, self.range = modes_of(self.name, d_state), init, (dt_min, dt_max)
         self.log_step = nn.Parameter(torch.empty(d_model))
         self.A_log, self.A_imag = (nn.Parameter(torch.empty(d_model, self.modes)) for _ in range(2))
         self.P, self.B = (nn.Parameter(torch.empty(d_model, self.modes, 2)) for _ in range(2))
@@ -161,13 +162,3 @@ def _convolved(system: Modes, u: Tensor, counts: Tensor | None, start: Tensor, f
         y = y + free_response(found, reader, state, length).transpose(0, 1)
     last = last_state(found, write, u.transpose(0, 1), state, counts)
     return y.mT, unflat(last).transpose(0, 1).unsqueeze(2)
-
-
-def _check(call: str, d_state: int, init: str, dt_min: float, dt_max: float) -> None:
-    whole(call, "d_state", d_state)
-    if d_state % 2:
-        raise ValueError(f"{call}: d_state must be even for conjugate pairs, but came as {d_state}. Use {d_state + 1}.")
-    if init not in INITS:
-        raise ValueError(f"{call}: init must be one of {', '.join(INITS)}, but came as {init!r}.")
-    number(call, "dt_max", dt_max)
-    number(call, "dt_min", dt_min, most=dt_max)

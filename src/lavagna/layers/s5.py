@@ -14,7 +14,7 @@ from lavagna.lti.discretize import discretize
 from lavagna.lti.initial import left_half, rates, reset_log_steps
 from lavagna.lti.nplr import nplr
 from lavagna.lti.vandermonde import diagonal_kernel
-from lavagna.modules.options import number, whole
+from lavagna.modules.options import choice, modes_of, number, step_range, whole
 from lavagna.modules.pairs import complex_of, pairs_of
 from lavagna.modules.precision import wide_dtype
 from lavagna.modules.steps import Steps
@@ -61,32 +61,25 @@ class S5(TimeInvariant):
         bidirectional: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional)
-        for option, given in (("dt_max", dt_max), ("step_rescale", step_rescale)):
-            number(self.name, option, given)
-        number(self.name, "dt_min", dt_min, most=dt_max)
-        if readout not in READOUTS:
-            raise ValueError(f"{self.name}: readout must be one of {', '.join(READOUTS)}, but came as {readout!r}.")
-        self.blocks = self._blocks(d_state, blocks)
+        choice(self.name, "readout", readout, READOUTS)
+        number(self.name, "step_rescale", step_rescale)
+        step_range(self.name, dt_min, dt_max)
+        self.modes = modes = modes_of(self.name, d_state)
+        self.blocks = self._blocks(blocks)
         self.readout, self.range, self.step_rescale = readout, (dt_min, dt_max), step_rescale
-        self.modes = modes = d_state // 2
         self.A_log, self.A_imag, self.log_step = (nn.Parameter(torch.empty(modes)) for _ in range(3))
         self.B = nn.Parameter(torch.empty(modes, d_model, 2))
         self.C = nn.Parameter(torch.empty(self.directions, d_model, modes, 2))
         self.reset_parameters()
 
-    def _blocks(self, d_state: int, blocks: int | None) -> int:
-        whole(self.name, "d_state", d_state)
-        if d_state % 2:
-            raise ValueError(
-                f"{self.name}: d_state must be even for conjugate pairs, but came as {d_state}. Use {d_state + 1}."
-            )
+    def _blocks(self, blocks: int | None) -> int:
         if blocks is None:
-            return math.gcd(d_state // 2, 4)
+            return math.gcd(self.modes, 4)
         whole(self.name, "blocks", blocks)
-        if d_state // 2 % blocks:
+        if self.modes % blocks:
             raise ValueError(
-                f"{self.name}: blocks={blocks} does not divide d_state / 2 = {d_state // 2}. "
-                f"Use blocks={math.gcd(d_state // 2, blocks)}."
+                f"{self.name}: blocks={blocks} does not divide d_state / 2 = {self.modes}. "
+                f"Use blocks={math.gcd(self.modes, blocks)}."
             )
         return blocks
 

@@ -8,7 +8,7 @@ from lavagna.layers.layer import Layer
 from lavagna.modules import rotary
 from lavagna.modules.attention import append, attend, attend_one_by_one, newest
 from lavagna.modules.heads import heads_of, key_heads_of
-from lavagna.modules.linear import Linear
+from lavagna.modules.linear import Linear, shrink
 from lavagna.modules.norm import RMSNorm
 from lavagna.modules.options import choice, number, switch, whole
 from lavagna.modules.steps import Steps
@@ -77,7 +77,7 @@ class SoftmaxAttention(Layer):
         self.rotary_base, self.window, self.depth = rotary_base, window, depth
         self.longest = None if window is None else window - 1
         self.readers = self.heads.count // self.keys.count
-        queries, keys = self.heads.count * self.heads.size, self.keys.count * self.keys.size
+        queries, keys = self.heads.width, self.keys.width
         self.sizes = [queries, keys, keys]
         self.qkv = Linear(d_model, sum(self.sizes), bias=bias)
         self.gate = Linear(d_model, queries, bias=bias) if gate else None
@@ -95,8 +95,7 @@ class SoftmaxAttention(Layer):
     def reset_parameters(self) -> None:
         super().reset_parameters()
         if self.depth is not None:
-            with torch.no_grad():
-                self.out.weight /= (2 * self.depth) ** 0.5
+            shrink(self.out.weight, 2 * self.depth)
 
     def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         empty = torch.zeros(batch, 0, *self.keys, device=device, dtype=dtype)

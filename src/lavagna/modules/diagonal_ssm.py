@@ -9,7 +9,7 @@ from lavagna.lti.initial import SPECTRA, left_half, rates, reset_log_steps, spec
 from lavagna.lti.log_decay import log_decay
 from lavagna.lti.nplr import nplr
 from lavagna.modules.diagonal_response import Diagonal, respond
-from lavagna.modules.options import number, whole
+from lavagna.modules.options import choice, step_range, whole
 from lavagna.modules.pairs import complex_of, pairs_of
 from lavagna.modules.precision import Wide, wide_dtype
 from lavagna.modules.steps import Steps
@@ -107,18 +107,11 @@ class DiagonalSSM(Wide):
 
 def _check(call: str, d_state: int, init: str, discretization: str, dt_min: float, dt_max: float) -> None:
     whole(call, "d_state", d_state)
-    for option, given, legal in (("init", init, SPECTRA), ("discretization", discretization, DISCRETIZATIONS)):
-        if given not in legal:
-            raise ValueError(f"{call}: {option} must be one of {', '.join(legal)}, but came as {given!r}.")
+    choice(call, "init", init, SPECTRA)
+    choice(call, "discretization", discretization, DISCRETIZATIONS)
     if d_state % 2 and init != "real":
         raise ValueError(
             f"{call}: d_state must be even for conjugate pairs, but came as {d_state}. Use {d_state + 1}, or "
             "init='real'."
         )
     step_range(call, dt_min, dt_max)
-
-
-def step_range(call: str, dt_min: float, dt_max: float) -> None:
-    """Raises ValueError unless 0 < dt_min <= dt_max."""
-    number(call, "dt_max", dt_max)
-    number(call, "dt_min", dt_min, most=dt_max)

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Shaped
 from torch import Tensor
 
+from lavagna.modules.options import choice
+
 
 def _elu_plus_one(x: Tensor) -> Tensor:
     # As elu(x) + 1 a small e^x would be the difference of two numbers near 1, and 0 from x = -17 on in float32.
@@ -24,8 +26,7 @@ NEVER_NEGATIVE = ("elu_plus_one", "relu")
 
 def feature_map(call: str, name: str) -> Callable[[Tensor], Tensor]:
     """The feature map of a name; raises ValueError on an unknown one."""
-    if name not in FEATURE_MAPS:
-        raise ValueError(f"{call}: feature_map must be one of {', '.join(FEATURE_MAPS)}, but came as {name!r}.")
+    choice(call, "feature_map", name, FEATURE_MAPS)
     return FEATURE_MAPS[name]
 
 

@@ -89,6 +89,20 @@ def key_heads_of(call: str, queries: Heads, kv_heads: int | None) -> Heads:
     return Heads(kv_heads, queries.size)
 
 
+def groups_of(call: str, d_model: int, heads: Heads, groups: int, d_state: int | None) -> Heads:
+    """Groups of keys of `d_state` channels, d_model up to 128 by default, each read by as many of the heads.
+
+    Raises ValueError where `groups` or `d_state` is no whole number, or where the groups don't divide the heads.
+    """
+    keys = Heads(groups, min(d_model, 128) if d_state is None else d_state)
+    whole(call, "groups", keys.count)
+    whole(call, "d_state", keys.size)
+    if heads.count % groups:
+        nearest = min(_divisors(heads.count), key=lambda divisor: abs(divisor - groups))
+        raise ValueError(f"{call}: groups={groups} does not divide heads = {heads.count}. Use groups={nearest}.")
+    return keys
+
+
 def expanded(call: str, what: str, width: int, expand: float, *, option: str = "expand") -> int:
     """`width` times `expand`, which must come out as a whole number >= 1."""
     number(call, option, expand)

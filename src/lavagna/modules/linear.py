@@ -147,3 +147,12 @@ def reset_orthogonal(weight: Shaped[Tensor, "d_out d_in"], *, gain: float) -> No
         # Without these signs the factorization favors some matrices over others.
         q = gain * q * r.diagonal().sign()
         weight.copy_(q if weight.shape[0] == len(q) else q.mT)
+
+
+def shrink(weight: Shaped[Tensor, "..."], layers: float) -> None:
+    """Divide a weight by the root of the number of layers whose products are summed in one stream.
+
+    Radford et al. 2019 (GPT-2).
+    """
+    with torch.no_grad():
+        weight /= layers**0.5

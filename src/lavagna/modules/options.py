@@ -36,3 +36,17 @@ def choice(call: str, name: str, given: object, legal: Collection[str]) -> None:
     """Raises ValueError unless `given` is one of the names in `legal`."""
     if not isinstance(given, str) or given not in legal:
         raise ValueError(f"{call}: {name} must be one of {', '.join(legal)}, but came as {given!r}.")
+
+
+def step_range(call: str, dt_min: object, dt_max: float) -> None:
+    """Raises ValueError unless 0 < dt_min <= dt_max."""
+    number(call, "dt_max", dt_max)
+    number(call, "dt_min", dt_min, most=dt_max)
+
+
+def modes_of(call: str, d_state: int) -> int:
+    """How many pairs of conjugate modes have `d_state` real degrees of freedom. Raises ValueError unless it is even."""
+    whole(call, "d_state", d_state)
+    if d_state % 2:
+        raise ValueError(f"{call}: d_state must be even for conjugate pairs, but came as {d_state}. Use {d_state + 1}.")
+    return d_state // 2

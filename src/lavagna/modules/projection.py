@@ -43,7 +43,7 @@ class QKV(nn.Module):
             )
         switch(call, "conv_bias", conv_bias)
         self.heads = (queries or keys, keys, values)
-        self.sizes = [heads.count * heads.size for heads in self.heads]
+        self.sizes = [heads.width for heads in self.heads]
         self.linear = Linear(d_model, sum(self.sizes))
         self.conv = ShortConv(sum(self.sizes), conv_size, bias=conv_bias) if conv_size else None
         self.activations = activations or (("silu", "silu") if conv_size else ("identity", "identity"))

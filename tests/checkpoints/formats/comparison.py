@@ -94,6 +94,37 @@ def same_logits(folder, theirs, *, vocab=None, length=23, tolerance=TOLERANCE, s
     return model
 
 
+def same_model(model, folder, **same):
+    """Write a model of transformers, hold what is read of it to it (`same_logits`), and expect it to come back exactly.
+
+    Where transformers' own logits are wrong, tests beside this one say so.
+    """
+    same_logits(saved(model, folder), of_transformers(model), **same)
+    round_trip_is_exact(folder)
+
+
+def reads_padding(folder, theirs, place):
+    """Whether an implementation takes padding at a place for text. Ours is held to the text without it."""
+    ours = lv.load(folder)[0]
+    texts, mask, real = padded(torch.randint(1, ours.config.vocab_size, (2, 23)), place)
+    alone = theirs(real[1])[0][0]
+    assert distance(logits(ours, texts, mask=mask)[0][1][mask[1]], alone) < TOLERANCE
+    return distance(theirs(texts, mask=mask)[0][1][mask[1]], alone) > 1e-2
+
+
+def reads_on(folder, ids, sizes):
+    """What ours says of a text that it reads in pieces."""
+    ours = lv.load(folder)[0]
+    return in_pieces(lambda piece, state: logits(ours, piece, state), ids, sizes)
+
+
+def rewritten(folder, **changed):
+    """The folder with other values in its config.json; "gone" takes a key away."""
+    config = json.loads((folder / "config.json").read_text()) | changed
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value != "gone"}))
+    return folder
+
+
 def padded(ids, place, pads=5):
     """Two rows of which the second has lost some ids to padding, the mask of both, and the texts without it."""
     length = ids.shape[1]
@@ -169,8 +200,5 @@ def damages(folder, format, tmp_path):
     cut = spoilt(lambda x: None)
     (cut / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-1])
     refused(cut, "is not a whole safetensors file")
-    strange = spoilt(lambda x: None)
-    config = json.loads((strange / "config.json").read_text())
-    (strange / "config.json").write_text(json.dumps(config | {"model_type": "unheard_of"}))
-    refused(strange, "unheard_of", "Known are")
+    refused(rewritten(spoilt(lambda x: None), model_type="unheard_of"), "unheard_of", "Known are")
     assert wanted in str(tuple(tensors[key].shape))

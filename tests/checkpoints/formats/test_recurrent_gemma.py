@@ -1,7 +1,6 @@
 """RecurrentGemma of transformers: the same logits, also where transformers' own are wrong."""
 
 import dataclasses
-import json
 
 import pytest
 import torch
@@ -12,15 +11,16 @@ from checkpoints.formats.comparison import (
     distance,
     logits,
     of_transformers,
-    padded,
-    round_trip_is_exact,
-    same_logits,
+    reads_on,
+    reads_padding,
+    rewritten,
+    same_model,
     saved,
 )
+from checkpoints.formats.sizes import DECODER
 from checkpoints.formats.written import HYBRID, refused_for, written_for
 
-SIZES = {
-    "vocab_size": 50,
+SIZES = DECODER | {
     "hidden_size": 40,
     "intermediate_size": 96,
     "num_hidden_layers": 5,
@@ -50,17 +50,14 @@ def build(transformers, **changed):
 
 @pytest.fixture
 def pair(transformers, tmp_path):
-    """One model, ours and theirs, and two texts."""
+    """One model, the folder with ours and theirs, and two texts."""
     model = build(transformers)
-    return lv.load(saved(model, tmp_path))[0], model, torch.randint(1, 50, (2, 23))
+    return saved(model, tmp_path), model, torch.randint(1, 50, (2, 23))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_theirs(transformers, variant, tmp_path):
-    model = build(transformers, **VARIANTS[variant])
-    # Where theirs is wrong the next tests say so.
-    same_logits(saved(model, tmp_path), of_transformers(model), steps=False, cut=False, padding=False)
-    round_trip_is_exact(tmp_path)
+    same_model(build(transformers, **VARIANTS[variant]), tmp_path, steps=False, cut=False, padding=False)
 
 
 def theirs_in_pieces(transformers, model, ids, sizes):
@@ -74,42 +71,31 @@ def theirs_in_pieces(transformers, model, ids, sizes):
 
 
 def test_single_steps_of_theirs_are_ours(transformers, pair):
-    ours, model, ids = pair
-    stepped, state = [], None
-    for piece in ids.split([11] + [1] * 12, 1):
-        read, state = logits(ours, piece, state)
-        stepped.append(read)
-    theirs = theirs_in_pieces(transformers, model, ids, [11] + [1] * 12)
-    assert distance(torch.cat(stepped, 1), theirs) < 1e-4
+    (folder, model, ids), sizes = pair, [11] + [1] * 12
+    assert distance(reads_on(folder, ids, sizes), theirs_in_pieces(transformers, model, ids, sizes)) < 1e-4
 
 
 def test_theirs_loses_its_window_at_a_cut_and_keeps_its_state_to_itself(transformers, pair):
-    ours, model, ids = pair
+    folder, model, ids = pair
     whole = of_transformers(model)(ids)[0]
     assert distance(theirs_in_pieces(transformers, model, ids, [11, 12]), whole) > 1e-2
-    first, state = logits(ours, ids[:, :11])
-    assert distance(torch.cat([first, logits(ours, ids[:, 11:], state)[0]], 1), whole) < 1e-4
+    assert distance(reads_on(folder, ids, [11, 12]), whole) < 1e-4
     with torch.no_grad():
         assert not hasattr(model(ids, use_cache=True), "cache")
 
 
 @pytest.mark.parametrize("place", ["left", "middle"])
 def test_theirs_reads_padding(pair, place):
-    ours, model, ids = pair
-    texts, mask, real = padded(ids, place)
-    theirs = of_transformers(model)
-    alone = theirs(real[1])[0][0]
-    assert distance(logits(ours, texts, mask=mask)[0][1][mask[1]], alone) < 1e-4
-    assert distance(theirs(texts, mask=mask)[0][1][mask[1]], alone) > 1e-2
+    assert reads_padding(pair[0], of_transformers(pair[1]), place)
 
 
 def test_the_scale_of_the_embedding_is_rounded_to_bfloat16(pair):
     # The root of 40 is 6.3246.
-    assert pair[0].config.embedding_scale == 6.3125
+    assert lv.load(pair[0])[0].config.embedding_scale == 6.3125
 
 
 def test_the_state_of_attention_ends_at_its_window(pair):
-    state = logits(pair[0], pair[2])[1]
+    state = logits(lv.load(pair[0])[0], pair[2])[1]
     assert state[2].keys.shape == (2, 6, 1, 8)
 
 
@@ -121,9 +107,7 @@ def test_the_state_of_attention_ends_at_its_window(pair):
     ],
 )
 def test_another_model_is_refused_by_name(transformers, tmp_path, changed, message):
-    folder = saved(build(transformers), tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | changed))
+    folder = rewritten(saved(build(transformers), tmp_path), **changed)
     with pytest.raises(ValueError, match=message):
         lv.load(folder)
 

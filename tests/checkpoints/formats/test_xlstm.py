@@ -13,9 +13,11 @@ from checkpoints.formats.comparison import (
     in_pieces,
     logits,
     of_transformers,
-    padded,
+    reads_on,
+    reads_padding,
+    rewritten,
     round_trip_is_exact,
-    same_logits,
+    same_model,
     saved,
 )
 from lavagna.checkpoints.formats import of_name
@@ -43,30 +45,24 @@ def build(transformers, **changed):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_theirs(transformers, variant, tmp_path):
-    model = build(transformers, **VARIANTS[variant])
     # It takes no mask at all: ours is held to each row alone.
-    same_logits(saved(model, tmp_path), of_transformers(model), length=37, padding=False)
-    round_trip_is_exact(tmp_path)
+    same_model(build(transformers, **VARIANTS[variant]), tmp_path, length=37, padding=False)
 
 
 def test_theirs_takes_no_notice_of_a_mask(transformers, tmp_path):
     model = build(transformers)
-    ours, theirs = lv.load(saved(model, tmp_path))[0], of_transformers(model)
-    texts, mask, real = padded(torch.randint(50, (2, 23)), "left")
-    for read, right in ((logits(ours, texts, mask=mask)[0], True), (theirs(texts, mask=mask)[0], False)):
-        assert (distance(read[1][mask[1]], theirs(real[1])[0][0]) < 1e-4) == right
+    assert reads_padding(saved(model, tmp_path), of_transformers(model), "left")
 
 
 def test_theirs_cannot_go_on_where_its_cache_has_another_width_than_its_keys(transformers, tmp_path):
     model = build(transformers, qk_dim_factor=0.25)
-    ours, theirs = lv.load(saved(model, tmp_path))[0], of_transformers(model)
+    folder, theirs = saved(model, tmp_path), of_transformers(model)
     ids = torch.randint(50, (2, 23))
     with pytest.raises((ValueError, RuntimeError)):
         in_pieces(theirs, ids, [11, 12])
     with torch.no_grad():
         whole = model(ids, use_cache=False).logits
-    read = in_pieces(lambda ids, state=None: logits(ours, ids, state), ids, [11, 12])
-    assert distance(read, whole) < 1e-4
+    assert distance(reads_on(folder, ids, [11, 12]), whole) < 1e-4
 
 
 def fused(folder):
@@ -83,8 +79,7 @@ def fused(folder):
         for name, parts in together.items():
             tensors[start + name] = torch.cat([tensors.pop(start + part) for part in parts])
     save_file(tensors, folder / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"weight_mode": "fused"}))
+    rewritten(folder, weight_mode="fused")
 
 
 def test_fused_projections_are_the_same_model(transformers, tmp_path):
@@ -147,11 +142,9 @@ def test_a_model_that_it_cannot_hold_is_refused(changed, message):
     ],
 )
 def test_a_config_that_asks_for_something_else_is_refused_by_name(transformers, changed, message, tmp_path):
-    saved(build(transformers), tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | changed))
+    folder = rewritten(saved(build(transformers), tmp_path), **changed)
     with pytest.raises(ValueError, match=message):
-        lv.load(tmp_path)
+        lv.load(folder)
 
 
 def test_damages_are_named(transformers, tmp_path):
