@@ -77,6 +77,16 @@ def vocabulary(size: int, rows: int) -> dict[str, Any]:
     return {"vocab_size": size, "vocab_multiple": rows if rows > size else 1}
 
 
+def frame_config(model_config: ModelConfig) -> dict[str, Any]:
+    """What nearly every configuration calls a model's sizes in the same words."""
+    return {
+        "vocab_size": model_config.vocab_rows,
+        "hidden_size": model_config.d_model,
+        "num_hidden_layers": model_config.depth,
+        "tie_word_embeddings": model_config.tie_embeddings,
+    }
+
+
 def refuse_other(config: Config, key: str, *read: Any) -> None:
     """Raises ValueError where a key is there and has another value than those that are read."""
     if key in config and config[key] not in read:

@@ -1,11 +1,11 @@
 """What the hybrids of Hugging Face's transformers have in common: how layers repeat, turn, attend and feed forward."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from lavagna.checkpoints.format import Config
+from lavagna.checkpoints.format import Config, built
 from lavagna.checkpoints.rules import Rule, Turn, parted, reorder, same, stacked
 from lavagna.layers.gated_delta_net import GatedDeltaNet
 from lavagna.layers.softmax_attention import SoftmaxAttention
@@ -39,6 +39,16 @@ def repeating(names: Sequence[str]) -> tuple[str, ...]:
         if all(name == names[index % length] for index, name in enumerate(names)):
             return tuple(names[:length])
     return tuple(names)
+
+
+def both_kinds(config: ModelConfig, kinds: Mapping[str, str]) -> list[str]:
+    """Their names of a model's layers. Raises ValueError where one of the kinds, theirs to ours, has no layer."""
+    names = {ours: theirs for theirs, ours in kinds.items()}
+    if missing := names.keys() - set(config.layers):
+        raise ValueError(
+            f"It holds layers of {' and '.join(names)}, some of both, but this model has no {missing.pop()}."
+        )
+    return [names[layer] for layer in config.layers]
 
 
 def by_layer(names: Collection[str], **options: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -111,6 +121,19 @@ def mlp_rules(ours: str, theirs: str, width: int, *, kinds: Collection[str] = ("
             same(f"{ours}.down.{kind}", f"{theirs}.down_proj.{kind}"),
         ]
     return rules
+
+
+def mixer_rules(
+    config: ModelConfig,
+    name: str,
+    ours: str,
+    theirs: str,
+    delta_rules: Callable[[str, str, GatedDeltaNet], list[Rule]],
+) -> list[Rule]:
+    """The mixer of a block: attention, or a gated delta layer, of which each format has rules of its own."""
+    if name == DELTA:
+        return delta_rules(f"{ours}.mixer", f"{theirs}.linear_attn", built(config, GatedDeltaNet))
+    return attention_rules(f"{ours}.mixer", f"{theirs}.self_attn", built(config, SoftmaxAttention))
 
 
 def attention_rules(ours: str, theirs: str, layer: SoftmaxAttention) -> list[Rule]:

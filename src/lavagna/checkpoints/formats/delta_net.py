@@ -40,8 +40,8 @@ class DeltaNet(FLA):
         return {
             "architectures": ["DeltaNetForCausalLM"],
             "num_heads": layer.keys.count,
-            "expand_k": layer.keys.count * layer.keys.size / width,
-            "expand_v": layer.values.count * layer.values.size / width,
+            "expand_k": layer.keys.width / width,
+            "expand_v": layer.values.width / width,
             "qk_activation": theirs_of("qk_activation", ACTIVATIONS, options["qk_activation"]),
             "qk_norm": options["qk_norm"],
             "allow_neg_eigval": negative(options),

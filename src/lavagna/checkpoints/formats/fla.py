@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lavagna.checkpoints.format import Config, Format, around, built, refuse_other, vocabulary
+from lavagna.checkpoints.format import Config, Format, around, built, frame_config, refuse_other, vocabulary
 from lavagna.checkpoints.formats.decoder import ATTENTION, attention_rules
 from lavagna.checkpoints.rules import Rule, same, squeeze, stacked
 from lavagna.layers import registry
@@ -108,13 +108,10 @@ class FLA(Format):
             raise ValueError(f"{self.name} has one norm_eps, but the model's and its mixers' differ.")
         config = {
             "model_type": self.model_type,
-            "vocab_size": model_config.vocab_rows,
-            "hidden_size": model_config.d_model,
-            "num_hidden_layers": model_config.depth,
+            **frame_config(model_config),
             "intermediate_size": blocks[self.layer].mlp_width,
             "hidden_act": "swish",
             "norm_eps": model_config.norm_eps,
-            "tie_word_embeddings": model_config.tie_embeddings,
             "attn": None,
         }
         if ATTENTION in names:
@@ -196,7 +193,7 @@ def _attention_config(model_config: ModelConfig, options: Mapping[str, Any]) -> 
     for option, wanted in plain.items():
         if options[option] != wanted:
             raise ValueError(f"{ATTENTION} has {option}={options[option]!r}, which their attention lacks.")
-    if layer.heads.count * layer.heads.size != model_config.d_model:
+    if layer.heads.width != model_config.d_model:
         raise ValueError(f"{ATTENTION} has heads of another width than d_model together.")
     return {
         "layers": [index for index, name in enumerate(model_config.layers) if name == ATTENTION],

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lavagna.checkpoints.format import Config, Format, refuse_other, vocabulary
+from lavagna.checkpoints.format import Config, Format, frame_config, refuse_other, vocabulary
 from lavagna.checkpoints.rules import Rule, parted, same, squeeze
 from lavagna.layers import registry
 from lavagna.models import ModelConfig
@@ -24,14 +24,7 @@ class Mamba(Format):
     def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
         width, rank = config["hidden_size"], config.get("time_step_rank", "auto")
         refuse_other(config, "hidden_act", "silu", "swish")
-        options = {
-            "d_state": config["state_size"],
-            "expand": config.get("expand", 2),
-            "conv_size": config.get("conv_kernel", 4),
-            "dt_rank": -(-width // 16) if rank == "auto" else rank,
-            "bias": config.get("use_bias", False),
-            "conv_bias": config.get("use_conv_bias", True),
-        }
+        options = shared_options(config) | {"dt_rank": -(-width // 16) if rank == "auto" else rank}
         return ModelConfig(
             layer="mamba",
             d_model=width,
@@ -59,19 +52,10 @@ class Mamba(Format):
         return {
             "architectures": [type(self).__name__ + "ForCausalLM"],
             "model_type": self.name,
-            "vocab_size": model_config.vocab_rows,
-            "hidden_size": width,
+            **shared_config(model_config, options),
             "intermediate_size": int(width * options["expand"]),
             "state_size": options["d_state"],
-            "num_hidden_layers": model_config.depth,
-            "layer_norm_epsilon": model_config.norm_eps,
-            "expand": options["expand"],
-            "conv_kernel": options["conv_size"],
-            "use_bias": options["bias"],
-            "use_conv_bias": options["conv_bias"],
-            "hidden_act": "silu",
             "time_step_rank": -(-width // 16) if rank is None else rank,
-            "tie_word_embeddings": model_config.tie_embeddings,
         }
 
 
@@ -86,6 +70,30 @@ class FalconMamba(Mamba):
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         options = registry.options("mamba") | model_config.layer_options("mamba")
         return super().foreign_config(model_config) | {"mixer_rms_eps": options["norm_eps"]}
+
+
+def shared_options(config: Config) -> dict[str, Any]:
+    """The options that configurations of Mamba and Mamba-2 say in the same words."""
+    return {
+        "d_state": config["state_size"],
+        "expand": config.get("expand", 2),
+        "conv_size": config.get("conv_kernel", 4),
+        "bias": config.get("use_bias", False),
+        "conv_bias": config.get("use_conv_bias", True),
+    }
+
+
+def shared_config(model_config: ModelConfig, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What both write in the same words of a model and its layers' options."""
+    return {
+        **frame_config(model_config),
+        "layer_norm_epsilon": model_config.norm_eps,
+        "expand": options["expand"],
+        "conv_kernel": options["conv_size"],
+        "use_bias": options["bias"],
+        "use_conv_bias": options["conv_bias"],
+        "hidden_act": "silu",
+    }
 
 
 def frame(model_config: ModelConfig, embedding: str = EMBEDDING) -> list[Rule]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from lavagna.checkpoints.format import Config, Format, refuse_other, vocabulary
-from lavagna.checkpoints.formats.mamba import EMBEDDING, HEAD, NORM, conv_rules, frame
+from lavagna.checkpoints.formats.mamba import EMBEDDING, HEAD, NORM, conv_rules, frame, shared_config, shared_options
 from lavagna.checkpoints.rules import Rule, parted, reshape, same
 from lavagna.layers import registry
 from lavagna.layers.mamba2 import Mamba2 as Layer
@@ -22,16 +22,11 @@ class Mamba2(Format):
 
     def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
         refuse_other(config, "hidden_act", "silu", "swish")
-        options = {
+        options = shared_options(config) | {
             "heads": config["num_heads"],
             "head_dim": config["head_dim"],
-            "d_state": config["state_size"],
             "groups": config["n_groups"],
-            "expand": config.get("expand", 2),
-            "conv_size": config.get("conv_kernel", 4),
             "dt_limit": [_number(limit) for limit in config.get("time_step_limit", (0.0, "inf"))],
-            "bias": config.get("use_bias", False),
-            "conv_bias": config.get("use_conv_bias", True),
             "norm_eps": config.get("layer_norm_epsilon", 1e-5),
         }
         return ModelConfig(
@@ -55,21 +50,12 @@ class Mamba2(Format):
         return {
             "architectures": ["Mamba2ForCausalLM"],
             "model_type": self.name,
-            "vocab_size": model_config.vocab_rows,
-            "hidden_size": model_config.d_model,
+            **shared_config(model_config, options),
             "num_heads": layer.values.count,
             "head_dim": layer.values.size,
             "state_size": layer.keys.size,
             "n_groups": layer.keys.count,
-            "num_hidden_layers": model_config.depth,
-            "layer_norm_epsilon": model_config.norm_eps,
-            "expand": options["expand"],
-            "conv_kernel": options["conv_size"],
             "time_step_limit": list(options["dt_limit"]),
-            "use_bias": options["bias"],
-            "use_conv_bias": options["conv_bias"],
-            "hidden_act": "silu",
-            "tie_word_embeddings": model_config.tie_embeddings,
         }
 
 

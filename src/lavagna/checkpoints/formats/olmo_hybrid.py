@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from lavagna.checkpoints.format import Config, Format, around, built, refuse_other, vocabulary
+from lavagna.checkpoints.format import Config, Format, around, built, frame_config, refuse_other, vocabulary
 from lavagna.checkpoints.formats.decoder import (
     ATTENTION,
     DELTA,
@@ -11,11 +11,12 @@ from lavagna.checkpoints.formats.decoder import (
     HEAD,
     KINDS,
     attention_config,
-    attention_rules,
+    both_kinds,
     by_layer,
     delta_config,
     frame,
     layer_pattern,
+    mixer_rules,
     mlp_rules,
     rotary_options,
 )
@@ -98,11 +99,7 @@ class OlmoHybrid(Format):
         rules = frame(model_config, "model")
         for index, name in enumerate(model_config.layers):
             ours, theirs, block = f"blocks.{index}", f"model.layers.{index}", around(model_config, name)
-            if name == DELTA:
-                rules += self.delta_rules(f"{ours}.mixer", f"{theirs}.linear_attn", built(model_config, GatedDeltaNet))
-            else:
-                layer = built(model_config, SoftmaxAttention)
-                rules += attention_rules(f"{ours}.mixer", f"{theirs}.self_attn", layer)
+            rules += mixer_rules(model_config, name, ours, theirs, self.delta_rules)
             rules += mlp_rules(f"{ours}.mlp", f"{theirs}.mlp", block.mlp_width)
             norms = zip(("mixer_norm", "mlp_norm"), self.norms[block.norm_place], strict=True)
             rules += [same(f"{ours}.{mine}.weight", f"{theirs}.{its}.weight") for mine, its in norms]
@@ -123,26 +120,19 @@ class OlmoHybrid(Format):
         return tuple(KINDS.values())
 
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
-        names = {ours: theirs for theirs, ours in KINDS.items()}
-        if missing := names.keys() - set(model_config.layers):
-            raise ValueError(
-                f"It holds layers of {' and '.join(names)}, some of both, but this model has no {missing.pop()}."
-            )
+        kinds = both_kinds(model_config, KINDS)
         delta, attention = built(model_config, GatedDeltaNet), built(model_config, SoftmaxAttention)
         return {
             **delta_config(delta),
             **attention_config(attention),
             "architectures": ["OlmoHybridForCausalLM"],
             "model_type": "olmo_hybrid",
-            "vocab_size": model_config.vocab_rows,
-            "hidden_size": model_config.d_model,
+            **frame_config(model_config),
             "intermediate_size": around(model_config, DELTA).mlp_width,
-            "num_hidden_layers": model_config.depth,
-            "layer_types": [names[layer] for layer in model_config.layers],
+            "layer_types": kinds,
             "linear_allow_neg_eigval": delta.max_beta == 2,
             "hidden_act": "silu",
             "rms_norm_eps": model_config.norm_eps,
-            "tie_word_embeddings": model_config.tie_embeddings,
             # Where a file is silent theirs takes ids that lie beyond a small vocabulary.
             "pad_token_id": None,
             "eos_token_id": None,

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from lavagna.checkpoints.format import Config, Format, around, built, refuse_other, vocabulary
+from lavagna.checkpoints.format import Config, Format, around, built, frame_config, refuse_other, vocabulary
 from lavagna.checkpoints.formats.decoder import (
     ATTENTION,
     DELTA,
@@ -13,11 +13,11 @@ from lavagna.checkpoints.formats.decoder import (
     HEAD,
     KINDS,
     attention_config,
-    attention_rules,
     by_layer,
     delta_config,
     frame,
     layer_pattern,
+    mixer_rules,
     mlp_rules,
     rotary_options,
 )
@@ -106,11 +106,7 @@ class Qwen3Next(Format):
         rules = frame(model_config, self.root)
         for index, name in enumerate(model_config.layers):
             ours, theirs = f"blocks.{index}", f"{self.root}.layers.{index}"
-            if name == DELTA:
-                rules += self.delta_rules(f"{ours}.mixer", f"{theirs}.linear_attn", built(model_config, GatedDeltaNet))
-            else:
-                layer = built(model_config, SoftmaxAttention)
-                rules += attention_rules(f"{ours}.mixer", f"{theirs}.self_attn", layer)
+            rules += mixer_rules(model_config, name, ours, theirs, self.delta_rules)
             rules += mlp_rules(f"{ours}.mlp", f"{theirs}.mlp", around(model_config, name).mlp_width)
             rules += [
                 same(f"{ours}.mixer_norm.weight", f"{theirs}.input_layernorm.weight"),
@@ -155,15 +151,12 @@ class Qwen3Next(Format):
         made = {
             "architectures": [self.architecture],
             "model_type": self.name,
-            "vocab_size": model_config.vocab_rows,
-            "hidden_size": model_config.d_model,
+            **frame_config(model_config),
             "intermediate_size": around(model_config, model_config.layers[0]).mlp_width,
-            "num_hidden_layers": model_config.depth,
             "layer_types": [names[layer] for layer in model_config.layers],
             "num_experts": 0,
             "hidden_act": "silu",
             "rms_norm_eps": model_config.norm_eps,
-            "tie_word_embeddings": model_config.tie_embeddings,
         }
         if DELTA in model_config.layers:
             made |= delta_config(built(model_config, GatedDeltaNet))

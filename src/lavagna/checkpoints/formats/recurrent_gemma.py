@@ -5,13 +5,14 @@ from typing import Any
 
 import torch
 
-from lavagna.checkpoints.format import Config, Format, around, built, refuse_other, vocabulary
+from lavagna.checkpoints.format import Config, Format, around, built, frame_config, refuse_other, vocabulary
 from lavagna.checkpoints.formats.decoder import (
     ATTENTION,
     EMBEDDING,
     HEAD,
     attention_rules,
     attention_sizes,
+    both_kinds,
     by_layer,
     frame,
     mlp_rules,
@@ -100,11 +101,7 @@ class RecurrentGemma(Format):
         return tuple(KINDS.values())
 
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
-        names = {ours: theirs for theirs, ours in KINDS.items()}
-        if missing := names.keys() - set(model_config.layers):
-            raise ValueError(
-                f"It holds layers of {' and '.join(names)}, some of both, but this model has no {missing.pop()}."
-            )
+        kinds = both_kinds(model_config, KINDS)
         recurrent, attention = built(model_config, RGLRU), built(model_config, SoftmaxAttention)
         if attention.window is None:
             raise ValueError("Its attention has a window, and this model's has none.")
@@ -113,18 +110,15 @@ class RecurrentGemma(Format):
         return attention_sizes(attention) | {
             "architectures": ["RecurrentGemmaForCausalLM"],
             "model_type": self.name,
-            "vocab_size": model_config.vocab_rows,
-            "hidden_size": model_config.d_model,
+            **frame_config(model_config),
             "intermediate_size": 2 * around(model_config, RECURRENT).mlp_width,
-            "num_hidden_layers": model_config.depth,
-            "block_types": [names[layer] for layer in model_config.layers],
+            "block_types": kinds,
             "attention_window_size": attention.window,
             "lru_width": len(recurrent.Lambda),
             "conv1d_width": recurrent.conv.width,
             "hidden_activation": "gelu_pytorch_tanh",
             "logits_soft_cap": model_config.logit_cap,
             "rms_norm_eps": model_config.norm_eps,
-            "tie_word_embeddings": model_config.tie_embeddings,
         }
 
 
@@ -134,7 +128,7 @@ def _recurrent_rules(ours: str, theirs: str, layer: RGLRU) -> list[Rule]:
         same(f"{ours}.{mine}.{kind}", f"{theirs}.{its}.{kind}") for mine, its in names.items() for kind in WITH_BIAS
     ]
     for mine, its in (("input_gate", "input_gate"), ("decay_gate", "recurrent_gate")):
-        flat = reshape((layer.heads.count * layer.heads.size,), tuple(layer.heads))
+        flat = reshape((layer.heads.width,), tuple(layer.heads))
         rules += [
             transposed(f"{ours}.{mine}.weight", f"{theirs}.rg_lru.{its}_weight"),
             same(f"{ours}.{mine}.bias", f"{theirs}.rg_lru.{its}_bias", flat),

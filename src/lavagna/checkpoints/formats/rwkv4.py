@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lavagna.checkpoints.format import Config, Format, vocabulary
+from lavagna.checkpoints.format import Config, Format, frame_config, vocabulary
 from lavagna.checkpoints.formats.rwkv_file import Part, RwkvFile, Shapes, built, norm, sizes
 from lavagna.checkpoints.rules import Rule, same
 from lavagna.models import ModelConfig
@@ -78,14 +78,11 @@ class Rwkv(Format):
         return {
             "architectures": ["RwkvForCausalLM"],
             "model_type": self.name,
-            "vocab_size": model_config.vocab_rows,
-            "hidden_size": model_config.d_model,
+            **frame_config(model_config),
             "attention_hidden_size": built(model_config).width,
             "intermediate_size": block.get("mlp_width", 4 * model_config.d_model),
-            "num_hidden_layers": model_config.depth,
             "layer_norm_epsilon": model_config.norm_eps,
             "rescale_every": 0,
-            "tie_word_embeddings": model_config.tie_embeddings,
         }
 
 

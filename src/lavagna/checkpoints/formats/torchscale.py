@@ -141,11 +141,11 @@ class Torchscale(Format):
         width, scale = model_config.d_model, model_config.embedding_scale
         if model_config.logit_cap or model_config.head_bias or scale not in (1, width**0.5):
             raise ValueError(f"{self.name} has no logit_cap, no head_bias, and embedding_scale 1 or sqrt(d_model).")
-        if options["norm_eps"] != model_config.norm_eps or layer.keys.count * layer.keys.size != width:
+        if options["norm_eps"] != model_config.norm_eps or layer.keys.width != width:
             raise ValueError(f"{self.name} has one norm_eps, and keys as wide as the model.")
         return {
             "decoder_embed_dim": width,
-            "decoder_value_embed_dim": layer.values.count * layer.values.size,
+            "decoder_value_embed_dim": layer.values.width,
             "decoder_retention_heads": layer.keys.count,
             "decoder_ffn_embed_dim": around.mlp_width,
             "decoder_layers": model_config.depth,

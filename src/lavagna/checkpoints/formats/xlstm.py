@@ -178,7 +178,7 @@ def mlp_width(model_config: ModelConfig) -> int:
 
 def channels(layer: MLSTM) -> tuple[int, int]:
     """Channels of all keys and of all values."""
-    return layer.keys.count * layer.keys.size, layer.values.count * layer.values.size
+    return layer.keys.width, layer.values.width
 
 
 def _single(layer: MLSTM, hidden: int, ours: str, theirs: str) -> list[Rule]:
