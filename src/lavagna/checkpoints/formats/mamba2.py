@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lavagna.checkpoints.format import Config, Format, refuse_other, vocabulary
+from lavagna.checkpoints.format import Config, Format, built, refuse_other, vocabulary
 from lavagna.checkpoints.formats.mamba import EMBEDDING, HEAD, NORM, conv_rules, frame, shared_config, shared_options
 from lavagna.checkpoints.rules import Rule, parted, reshape, same
 from lavagna.layers import registry
@@ -46,7 +46,7 @@ class Mamba2(Format):
         return ("mamba2",)
 
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
-        options, layer = registry.options("mamba2") | model_config.layer_options("mamba2"), layer_of(model_config)
+        options, layer = registry.options("mamba2") | model_config.layer_options("mamba2"), built(model_config, Layer)
         return {
             "architectures": ["Mamba2ForCausalLM"],
             "model_type": self.name,
@@ -64,19 +64,9 @@ def _number(value: Any) -> float:
     return float(value["__float__"] if isinstance(value, Mapping) else value)
 
 
-def layer_of(model_config: ModelConfig) -> Layer:
-    """One of a model's layers, without memory: it knows the sizes that the options leave open."""
-    import torch
-
-    with torch.device("meta"):
-        layer = registry.build("mamba2", model_config.d_model, **model_config.layer_options("mamba2"))
-    assert isinstance(layer, Layer)
-    return layer
-
-
 def mamba2_rules(model_config: ModelConfig) -> list[Rule]:
     """The mixers of a Mamba-2."""
-    options, layer = registry.options("mamba2") | model_config.layer_options("mamba2"), layer_of(model_config)
+    options, layer = registry.options("mamba2") | model_config.layer_options("mamba2"), built(model_config, Layer)
     sizes = [layer.sizes[0], sum(layer.sizes), layer.values.count]
     flat = [reshape(tuple(layer.D.shape), (layer.D.numel(),))] if layer.D.ndim == 2 else []
     rules = []

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from lavagna.checkpoints.format import Config, Format, frame_config, vocabulary
-from lavagna.checkpoints.formats.rwkv_file import Part, RwkvFile, Shapes, built, norm, sizes
+from lavagna.checkpoints.formats.rwkv_file import Part, RwkvFile, Shapes, first_layer, norm, sizes
 from lavagna.checkpoints.rules import Rule, same
 from lavagna.models import ModelConfig
 
@@ -56,7 +56,7 @@ class Rwkv(Format):
         )
 
     def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
-        width, layer = model_config.d_model, built(model_config)
+        width, layer = model_config.d_model, first_layer(model_config)
         rules = [same("embedding.weight", EMBEDDING), *norm("norm", "rwkv.ln_out")]
         rules += norm("embedding_norm", "rwkv.blocks.0.pre_ln")
         for index in range(model_config.depth):
@@ -79,7 +79,7 @@ class Rwkv(Format):
             "architectures": ["RwkvForCausalLM"],
             "model_type": self.name,
             **frame_config(model_config),
-            "attention_hidden_size": built(model_config).width,
+            "attention_hidden_size": first_layer(model_config).width,
             "intermediate_size": block.get("mlp_width", 4 * model_config.d_model),
             "layer_norm_epsilon": model_config.norm_eps,
             "rescale_every": 0,

@@ -8,9 +8,9 @@ from lavagna.checkpoints.formats.rwkv_file import (
     Part,
     RwkvFile,
     Shapes,
-    built,
     channel_mix,
     depth_of,
+    first_layer,
     norm,
     refuse_tied,
     sizes,
@@ -68,7 +68,7 @@ class Rwkv7Rosa(Format):
         )
 
     def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
-        layer = built(model_config)
+        layer = first_layer(model_config)
         rules = [same("embedding.weight", "e.weight"), *norm("norm", "lno"), *norm("head", "o")]
         for index in range(model_config.depth):
             block, number = f"blocks.{index}", index + 1

@@ -5,9 +5,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import torch
-
-from lavagna.checkpoints.format import Config, Format
+from lavagna.checkpoints.format import Config, Format, built
 from lavagna.checkpoints.rules import Rule, reshape, same, transpose
 from lavagna.layers import registry
 from lavagna.models import ModelConfig
@@ -99,7 +97,7 @@ class RwkvFile(Format):
         """The parameters of our layer, as it is built, in the block `index`."""
 
     def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
-        shapes, width, layer = config.get(SHAPES, {}), model_config.d_model, built(model_config)
+        shapes, width, layer = config.get(SHAPES, {}), model_config.d_model, first_layer(model_config)
         rules = [same("embedding.weight", EMBEDDING), same("head.weight", HEAD)]
         rules += norm("norm", "ln_out") + norm("embedding_norm", "blocks.0.ln0")
         for index in range(model_config.depth):
@@ -132,11 +130,9 @@ def refuse_tied(model_config: ModelConfig) -> None:
         raise ValueError("It has a head of its own, but tie_embeddings is True.")
 
 
-def built(model_config: ModelConfig) -> Any:
-    """The first layer of a model, without memory: it knows the sizes that its options leave open."""
-    name = model_config.layers[0]
-    with torch.device("meta"):
-        return registry.build(name, model_config.d_model, **model_config.layer_options(name))
+def first_layer(model_config: ModelConfig) -> Any:
+    """The first layer of a model, as `built`, of whichever version."""
+    return built(model_config, registry.layer_class(model_config.layers[0]))
 
 
 def norm(ours: str, theirs: str) -> list[Rule]:

@@ -3,11 +3,12 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lavagna.checkpoints.format import Config, Format, vocabulary
+from lavagna.checkpoints.format import Config, Format, built, vocabulary
 from lavagna.checkpoints.formats.mamba import HEAD, NORM, frame, mamba_rules
-from lavagna.checkpoints.formats.mamba2 import layer_of, mamba2_rules
+from lavagna.checkpoints.formats.mamba2 import mamba2_rules
 from lavagna.checkpoints.rules import Rule
 from lavagna.layers import registry
+from lavagna.layers.mamba2 import Mamba2
 from lavagna.models import ModelConfig
 
 EMBEDDING = "backbone.embedding.weight"
@@ -77,8 +78,8 @@ class StateSpaces(Format):
             raise ValueError(f"It holds layers of {' or '.join(OPTIONS)}, but this model has both.")
         options = registry.options(layer) | model_config.layer_options(layer)
         if layer == "mamba2":
-            built = layer_of(model_config)
-            options |= {"head_dim": built.values.size, "d_state": built.keys.size}
+            sized = built(model_config, Mamba2)
+            options |= {"head_dim": sized.values.size, "d_state": sized.keys.size}
         ssm = {theirs: options[ours] for theirs, ours in OPTIONS[layer].items() if options[ours] is not None}
         return {
             "d_model": model_config.d_model,

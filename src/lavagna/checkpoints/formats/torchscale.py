@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from lavagna.checkpoints.format import Config, Format, vocabulary
+from lavagna.checkpoints.format import Config, Format, built, vocabulary
 from lavagna.checkpoints.rules import Rule, same, stacked
 from lavagna.checkpoints.weights import Weights
 from lavagna.layers import registry
@@ -101,7 +101,7 @@ class Torchscale(Format):
         )
 
     def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
-        layer = _layer(model_config)
+        layer = built(model_config, Retention)
         hidden = surroundings(layer, None, model_config.block_choices("retention")).mlp_width
         frame = {"embedding": "embed_tokens", "norm": "layer_norm"}
         frame |= {"embedding_norm": EMBEDDING_NORM.removesuffix(".weight")} if model_config.embedding_norm else {}
@@ -128,7 +128,8 @@ class Torchscale(Format):
         return ("retention",)
 
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
-        options, layer = registry.options("retention") | model_config.layer_options("retention"), _layer(model_config)
+        layer = built(model_config, Retention)
+        options = registry.options("retention") | model_config.layer_options("retention")
         for key, wanted in OPTIONS.items():
             if options[key] != wanted:
                 raise ValueError(f"{self.name} has {key}={wanted!r}, but the model {options[key]!r}.")
@@ -191,12 +192,6 @@ class Fairseq(Torchscale):
     name = "fairseq_retnet"
     prefix = "decoder."
     tied = (prefix + EMBEDDING, prefix + HEAD)
-
-
-def _layer(model_config: ModelConfig) -> Retention:
-    """One of the model's layers, without memory: it knows its sizes."""
-    with torch.device("meta"):
-        return Retention(model_config.d_model, **model_config.layer_options("retention"))
 
 
 def _index(name: str, prefix: str) -> int:

@@ -3,11 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import torch
-
-from lavagna.checkpoints.format import Config, Format, vocabulary
+from lavagna.checkpoints.format import Config, Format, built, vocabulary
 from lavagna.checkpoints.rules import Rule, parted, same, stacked
-from lavagna.layers import registry
 from lavagna.layers.mlstm import MLSTM
 from lavagna.models import ModelConfig
 from lavagna.models.surroundings import surroundings
@@ -161,10 +158,8 @@ def _refuse(config: Config, width: int, shapes: Shapes) -> None:
 
 
 def layer_of(model_config: ModelConfig) -> MLSTM:
-    """One of a model's layers, without memory: it knows the sizes that the options leave open."""
-    with torch.device("meta"):
-        layer = registry.build("mlstm", model_config.d_model, **model_config.layer_options("mlstm"))
-    assert isinstance(layer, MLSTM)
+    """One of a model's layers, as `built`. Raises ValueError where it is that of another block."""
+    layer = built(model_config, MLSTM)
     if layer.block != "7b":
         raise ValueError(f"It holds the block '7b', but the layers have block={layer.block!r}.")
     return layer
