@@ -143,6 +143,20 @@ def test_gradients_are_those_of_the_recurrence_in_plain_terms(device, variant):
         assert max(map(distance, ours, right)) < 1e-9, form
 
 
+def test_the_slope_of_the_stabilizer_in_an_eps_over_it_is_taken_out_by_the_norm(device):
+    layer, x = build("mlstm uncapped", device), text(device, 1, 6)
+    layer.normalizer_eps, layer.norm.eps = 0.1, 1e-14
+    weight = layer.input_gate.weight
+    direction = torch.randn_like(weight)
+    (grad,) = torch.autograd.grad(layer(x).y.square().sum(), weight)
+    ends = []
+    with torch.no_grad():
+        for shift in (1e-5, -2e-5):
+            weight += shift * direction
+            ends.append(layer(x).y.square().sum())
+    assert distance((grad * direction).sum(), (ends[0] - ends[1]) / 2e-5) < 1e-6
+
+
 def _plain(layer, x):
     """`written_out` as sums over earlier tokens, which autograd can follow."""
     q, k, v, seen, end = (front_7b if layer.block == "7b" else front_paper)(layer, x)

@@ -1,5 +1,7 @@
 """RWKV-5 in its three versions against its recurrence written out, and what a new one starts from."""
 
+import copy
+
 import pytest
 import torch
 
@@ -63,6 +65,24 @@ def test_eight_tokens_of_nothing_are_finite_and_leave_nothing(device, version):
     y, state = layer(x)
     grads = torch.autograd.grad(y.sum() + state.memory.sum(), [x, *layer.parameters()])
     assert not state.memory.any() and y.isfinite().all() and all(grad.isfinite().all() for grad in grads)
+
+
+@pytest.mark.parametrize("u", [-100.0, 30.0, 100.0, 300.0])
+def test_a_bonus_beyond_all_floats_is_the_recurrence_in_float64(device, u):
+    layer, x = build("rwkv5 first", device), text(device, 2, 9)
+    with torch.no_grad():
+        layer.u += u
+        # A step without a bonus, because its key is zero, and one without anything: the others differ by e^u from it.
+        x[0, 3:5] = 0
+    leaves = [x.requires_grad_(), *layer.parameters()]
+    right = torch.stack([written_out(layer, row)[0] for row in x])
+    grads = torch.autograd.grad(right.sum(), leaves)
+    narrow, single = copy.deepcopy(layer).float(), x.detach().float().requires_grad_()
+    y = narrow(single).y
+    assert distance(y.double(), right) < 1e-5
+    for ours, wanted in zip(torch.autograd.grad(y.sum(), [single, *narrow.parameters()]), grads, strict=True):
+        assert ours.isfinite().all() and (ours - wanted).abs().max() < 1e-4 * (1 + wanted.abs().max())
+    assert not narrow(torch.zeros_like(single)).y.isnan().any()
 
 
 def test_a_new_layer_starts_where_the_paper_says():

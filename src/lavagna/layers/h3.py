@@ -10,7 +10,7 @@ from lavagna.forms.convolution import convolution
 from lavagna.layers.layer import Layer
 from lavagna.modules.diagonal_ssm import DiagonalSSM
 from lavagna.modules.heads import heads_of
-from lavagna.modules.linear import Linear
+from lavagna.modules.linear import Linear, OutLinear
 from lavagna.modules.options import whole
 from lavagna.modules.precision import wide
 from lavagna.modules.short_conv import ShortConv
@@ -81,7 +81,7 @@ class H3(Layer):
         self.qkv = Linear(d_model, 3 * inner)
         self.shift = Shift(inner, taps)
         self.D_shift, self.D = nn.Parameter(torch.empty(inner)), nn.Parameter(torch.empty(self.heads.count))
-        self.out = Linear(inner, d_model)
+        self.out = OutLinear(inner, d_model)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -97,6 +97,7 @@ class H3(Layer):
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         q, k, v = self.qkv(x).chunk(3, -1)
+        narrow = v.dtype
         shifted, window = self.shift(k, state.window, steps)
         # Autocast would take these products to half precision.
         with without_autocast(x):
@@ -105,5 +106,5 @@ class H3(Layer):
             z = (k.unsqueeze(-1) * v.unsqueeze(-2)).flatten(3)
             y, memory = self.system(z, state.memory, steps)
             y = (y + self.D[:, None] * z).unflatten(-1, (self.heads.size, self.heads.size))
-            read = (q.unsqueeze(-1) * y).sum(-2).flatten(2).to(x.dtype)
-        return self.out(read), {"memory": memory, "window": window}
+            read = (q.unsqueeze(-1) * y).sum(-2).flatten(2)
+        return self.out(read, narrow), {"memory": memory, "window": window}

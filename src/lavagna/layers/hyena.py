@@ -11,9 +11,9 @@ from lavagna.autocast import without_autocast
 from lavagna.forms.convolution import convolution, convolve
 from lavagna.layers.layer import Layer
 from lavagna.modules.attention import append
-from lavagna.modules.linear import Linear, WideLinear
+from lavagna.modules.linear import Linear, OutLinear, WideLinear
 from lavagna.modules.options import number, whole
-from lavagna.modules.precision import Wide, wide
+from lavagna.modules.precision import Wide, roomy, wide
 from lavagna.modules.short_conv import ShortConv
 from lavagna.modules.steps import Steps
 from lavagna.modules.weight_decay import exempt
@@ -140,7 +140,7 @@ class Hyena(Layer):
             order - 1, d_model, max_length=max_length, bands=bands, width=filter_width, frequency=frequency
         )
         self.bias = nn.Parameter(torch.empty(order - 1, d_model))
-        self.out = Linear(d_model, d_model, bias=True)
+        self.out = OutLinear(d_model, d_model, bias=True)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -151,6 +151,8 @@ class Hyena(Layer):
 
     def initial_tensors(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         inputs = torch.zeros(batch, 0, self.order - 1, self.d_model, device=device, dtype=dtype)
+        # Products of three projections, which may lie beyond float16.
+        inputs = roomy(inputs)
         return {"inputs": inputs, "window": self.conv.initial_window(batch, device, dtype)}
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
@@ -169,7 +171,7 @@ class Hyena(Layer):
             (both,) = steps.by_rows(run, mixed, state.inputs, seen)
         y, new = both[:, :, 0], both[:, :, 1:]
         inputs = append(state.inputs, new if rows is None else rows.gather(new), seen, total)
-        return self.out(y), {"inputs": inputs, "window": window}
+        return self.out(y, mixed.dtype), {"inputs": inputs, "window": window}
 
     def _run(
         self, mixed: Float[Tensor, "n l c"], past: Float[Tensor, "n s f d"], seen: Int[Tensor, " n"], method: str
@@ -178,13 +180,13 @@ class Hyena(Layer):
         *gates, v = mixed.unflatten(-1, (self.order + 1, self.d_model)).unbind(2)
         kernels = self.filter(min(past.shape[1] + mixed.shape[1], self.max_length))
         before = _right_aligned(past, seen)
-        read = []
+        read, kept = [], roomy(mixed).dtype
         for i, gate in enumerate(reversed(gates[1:])):
             # What is kept is what is read: a state in bfloat16 holds just the numbers of this call.
-            read.append((gate * v).to(mixed.dtype))
+            read.append((gate * v).to(kept))
             z = wide(read[-1])
             v = _filtered(z, kernels[i], wide(before[:, :, i]), method) + wide(self.bias[i]) * z
-        return torch.stack([(gates[0] * v).to(mixed.dtype), *read], 2)
+        return torch.stack([(gates[0] * v).to(kept), *read], 2)
 
     def _check_length(self, cached: int, steps: Steps, total: Tensor | None) -> None:
         """Raises ValueError where a row has more tokens than the filters have lags."""

@@ -11,7 +11,7 @@ from lavagna.modules.heads import heads_of
 from lavagna.modules.linear import Linear
 from lavagna.modules.norm import RMSNorm
 from lavagna.modules.options import number, switch
-from lavagna.modules.precision import wide, wide_dtype
+from lavagna.modules.precision import roomy, wide, wide_dtype
 from lavagna.modules.steps import Steps
 from lavagna.state import State
 
@@ -78,8 +78,8 @@ class LinearAttention(Layer):
 
     def _normed(self, q: Tensor, k: Tensor, v: Tensor, state: State, steps: Steps) -> tuple[Tensor, Tensor]:
         assert self.norm is not None
-        o, memory = steps.recur(identity(), q, k, v, state.memory)
-        return self.norm(o), memory
+        o, memory = steps.recur(identity(), roomy(q), roomy(k), roomy(v), state.memory)
+        return self.norm(o).to(v.dtype), memory
 
     def _divided(self, q: Tensor, k: Tensor, v: Tensor, state: State, steps: Steps) -> tuple[Tensor, Tensor]:
         # The quotient of two sums rounded to bfloat16 would lose what the float32 memory kept.

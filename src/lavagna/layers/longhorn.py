@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from lavagna.algebra.transition import diagonal, householder
 from lavagna.layers.layer import Layer
 from lavagna.modules.heads import expanded
-from lavagna.modules.linear import Linear, WideLinear, shrink
+from lavagna.modules.linear import Linear, OutLinear, WideLinear, shrink
 from lavagna.modules.options import choice, whole
-from lavagna.modules.precision import wide, wide_dtype
+from lavagna.modules.precision import roomy, wide, wide_dtype
 from lavagna.modules.short_conv import ShortConv
 from lavagna.modules.steps import Steps
 from lavagna.modules.weight_decay import exempt
@@ -67,7 +67,7 @@ class Longhorn(Layer):
         self.conv = ShortConv(channels, conv_size, bias=True)
         self.ckq = Linear(channels, sum(self.sizes))
         self.beta = WideLinear(rank, channels, bias=True)
-        self.out = Linear(channels, d_model)
+        self.out = OutLinear(channels, d_model)
         self.D = nn.Parameter(torch.empty(channels))
         self.reset_parameters()
 
@@ -91,9 +91,10 @@ class Longhorn(Layer):
         length = wide(k).square().sum(-1, keepdim=True)
         dose = beta / (1 + beta * length)
         a = householder(k, dose) if self.transition == "exact" else diagonal(_faded(beta, wide(k).square(), length))
+        q, k = roomy(q), roomy(k)
         y, memory = steps.recur(a, q, k, (dose * x.unsqueeze(-1)).to(k.dtype), state.memory)
         y = y.squeeze(-1) + (wide(self.D) * x).to(y.dtype)
-        return self.out(y * F.silu(gate)), {"memory": memory, "window": window}
+        return self.out(y * F.silu(gate), gate.dtype), {"memory": memory, "window": window}
 
 
 def _faded(beta: Tensor, square: Tensor, length: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from lavagna.algebra.transition import diagonal
 from lavagna.layers.layer import Layer
 from lavagna.modules.decay import reset_steps, step_size
 from lavagna.modules.heads import expanded
-from lavagna.modules.linear import Linear, WideLinear, shrink
+from lavagna.modules.linear import Linear, OutLinear, WideLinear, shrink
 from lavagna.modules.norm import RMSNorm
 from lavagna.modules.options import number, switch, whole
-from lavagna.modules.precision import wide, wide_dtype
+from lavagna.modules.precision import roomy, wide, wide_dtype
 from lavagna.modules.short_conv import ShortConv
 from lavagna.modules.steps import Steps
 from lavagna.modules.weight_decay import exempt
@@ -75,7 +75,7 @@ class Mamba(Layer):
         self.step = WideLinear(rank, channels)
         # Without weights it fits vectors of any width.
         self.norm = RMSNorm(d_state, eps=norm_eps, affine=False) if norm else None
-        self.out = Linear(channels, d_model, bias=bias)
+        self.out = OutLinear(channels, d_model, bias=bias)
         self.A_log = nn.Parameter(torch.empty(channels, d_state))
         self.D, self.dt_bias = (nn.Parameter(torch.empty(channels)) for _ in range(2))
         self.reset_parameters()
@@ -103,7 +103,7 @@ class Mamba(Layer):
         s, B, C = (part if self.norm is None else self.norm(part) for part in self.sbc(x).split(self.sizes, -1))
         dt = step_size(self.step(s), self.dt_bias)
         a = diagonal(-wide(self.A_log).exp()[None, None], step=dt.unsqueeze(-1))
-        write = (dt * x).to(B.dtype).unsqueeze(-1)
-        y, memory = steps.recur(a, C.unsqueeze(2), B.unsqueeze(2), write, state.memory)
+        B, C = roomy(B).unsqueeze(2), roomy(C).unsqueeze(2)
+        y, memory = steps.recur(a, C, B, (dt * x).to(B.dtype).unsqueeze(-1), state.memory)
         y = y.squeeze(-1) + (wide(self.D) * x).to(y.dtype)
-        return self.out(y * F.silu(gate)), {"memory": memory, "window": window}
+        return self.out(y * F.silu(gate), gate.dtype), {"memory": memory, "window": window}

@@ -12,7 +12,7 @@ from lavagna.modules.heads import expanded, groups_of, heads_of
 from lavagna.modules.linear import Linear, WideLinear, shrink
 from lavagna.modules.norm import GroupedRMSNorm
 from lavagna.modules.options import number, switch, whole
-from lavagna.modules.precision import wide, wide_dtype
+from lavagna.modules.precision import roomy, wide, wide_dtype
 from lavagna.modules.short_conv import ShortConv
 from lavagna.modules.steps import Steps
 from lavagna.modules.weight_decay import exempt
@@ -112,7 +112,7 @@ class Mamba2(Layer):
         v, k, q = v.unflatten(-1, self.values), k.unflatten(-1, self.keys), q.unflatten(-1, self.keys)
         dt = step_size(self.step(x), self.dt_bias).clamp(*self.dt_limit).unsqueeze(-1)
         a = scalar(rate(self.A_log), step=dt)
-        o, memory = steps.recur(a, q, k, (dt * v).to(v.dtype), state.memory)
+        o, memory = steps.recur(a, roomy(q), roomy(k), (dt * v).to(roomy(v).dtype), state.memory)
         D = wide(self.D)
         o = o + ((D if D.ndim == 2 else D[:, None]) * v).to(o.dtype)
-        return self.out(self.norm(o.flatten(2), self.gate(x))), {"memory": memory, "window": window}
+        return self.out(self.norm(o.flatten(2), self.gate(x)).to(v.dtype)), {"memory": memory, "window": window}

@@ -11,10 +11,10 @@ from lavagna.algebra.transition import scalar
 from lavagna.layers.layer import Layer
 from lavagna.modules.decay import reset_steps, step_size
 from lavagna.modules.heads import expanded, groups_of, heads_of
-from lavagna.modules.linear import Linear, WideLinear
+from lavagna.modules.linear import Linear, OutLinear, WideLinear
 from lavagna.modules.norm import GroupedRMSNorm, RMSNorm
 from lavagna.modules.options import number, switch, whole
-from lavagna.modules.precision import wide, wide_dtype
+from lavagna.modules.precision import roomy, wide, wide_dtype
 from lavagna.modules.rotary import turn
 from lavagna.modules.steps import Steps
 from lavagna.modules.weight_decay import exempt
@@ -86,7 +86,7 @@ class Mamba3(Layer):
         self.dynamics = WideLinear(d_model, sum(self.sizes))
         self.B_norm, self.C_norm = (RMSNorm(self.keys.size, eps=norm_eps) for _ in range(2))
         self.norm = GroupedRMSNorm(count * size, groups=count, norm_before_gate=True, eps=norm_eps) if norm else None
-        self.out = Linear(count * size, d_model)
+        self.out = OutLinear(count * size, d_model)
         self.B_bias, self.C_bias = (nn.Parameter(torch.empty(count, rank, self.keys.size)) for _ in range(2))
         self.dt_bias, self.D = (nn.Parameter(torch.empty(count)) for _ in range(2))
         if rank > 1:
@@ -134,10 +134,10 @@ class Mamba3(Layer):
         theta, angle = self._turning(angle, dt, state.angle, steps)
         v = self.x(x).unflatten(-1, self.values)
         B, C = self.bc(x).unflatten(-1, (2, self.rank, *self.keys)).unbind(2)
-        q = self._turned(self.C_norm(C), self.C_bias, theta).to(v.dtype)
-        k = self._turned(self.B_norm(B), self.B_bias, theta).to(v.dtype)
+        q = self._turned(self.C_norm(C), self.C_bias, theta).to(roomy(v).dtype)
+        k = self._turned(self.B_norm(B), self.B_bias, theta).to(roomy(v).dtype)
         y, tensors = self._trapezoid((-_phi(rate).clamp_min(FLOOR) * dt, dt, late), q, k, v, state, steps)
-        return self.out(self._gated(y, self.gate(x)).flatten(2)), tensors | {"angle": angle}
+        return self.out(self._gated(y, self.gate(x)).flatten(2), v.dtype), tensors | {"angle": angle}
 
     def _turning(self, angle: Tensor, dt: Tensor, start: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
         """Every pair's angle at each step, (b, t, h, pairs), and after the last; float64, whatever the activations."""

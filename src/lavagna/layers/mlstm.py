@@ -55,6 +55,9 @@ class MLSTM(Layer):
     - gate_cap: gates become `cap tanh(gate / cap)`; 15 in "7b", 0 (none) in "paper".
     - normalizer_eps: added to the denominator over e^m. Published as 1e-6, which is 1e-6 e^m in plain terms: nothing at
       a small m, all at a large one. The norm behind h takes any factor out again, so it is 0 by default and h exact.
+      Above 0 h depends on m, which is computed without gradient: gradients are those of h with m held where it is.
+      What the slope of m would add changes a head's h by a factor alone, so the norm takes its gradient out as well,
+      but for norm_eps; and it jumps from one gate to another where the largest changes.
     - conv_size, projection_block: in "paper", tokens of the convolution and width of a block of the block-diagonal
       matrices, 4 and 4.
     - depth: how many layers the model has; the output weights start smaller by it.

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from lavagna.algebra.transition import diagonal
 from lavagna.layers.layer import Layer
 from lavagna.modules.heads import expanded, heads_of
-from lavagna.modules.linear import Linear, WideHeadLinear
+from lavagna.modules.linear import Linear, OutLinear, WideHeadLinear
 from lavagna.modules.options import whole
-from lavagna.modules.precision import wide, wide_dtype
+from lavagna.modules.precision import roomy, wide, wide_dtype
 from lavagna.modules.short_conv import ShortConv
 from lavagna.modules.steps import Steps
 from lavagna.modules.weight_decay import exempt
@@ -71,7 +71,7 @@ class RGLRU(Layer):
         self.input_gate, self.decay_gate = (
             WideHeadLinear(self.heads.count, self.heads.size, self.heads.size) for _ in range(2)
         )
-        self.out = Linear(channels, d_model, bias=True)
+        self.out = OutLinear(channels, d_model, bias=True)
         self.Lambda = nn.Parameter(torch.empty(channels))
         self.reset_parameters()
 
@@ -93,10 +93,10 @@ class RGLRU(Layer):
         by_heads = x.unflatten(-1, self.heads)
         r, i = (linear(by_heads).flatten(2).sigmoid() for linear in (self.decay_gate, self.input_gate))
         log_decay = -STRENGTH * F.softplus(wide(self.Lambda)) * r
-        write = (_room(log_decay, steps.positions(state.tokens_seen) == 0) * i * x).to(x.dtype)
+        write = (_room(log_decay, steps.positions(state.tokens_seen) == 0) * i * x).to(roomy(x).dtype)
         one = write.new_ones(*x.shape[:2], 1, 1)
         h, memory = steps.recur(diagonal(log_decay.unsqueeze(-1)), one, one, write.unsqueeze(-1), state.memory)
-        return self.out(h.squeeze(-1) * gate), {"memory": memory, "window": window}
+        return self.out(h.squeeze(-1) * gate, gate.dtype), {"memory": memory, "window": window}
 
 
 def _room(log_decay: Float[Tensor, "b t c"], first: Bool[Tensor, "b t"]) -> Float[Tensor, "b t c"]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lavagna.algebra.transition import diagonal, scalar
 from lavagna.layers.layer import Layer
-from lavagna.modules.bonus import recur_with_bonus
+from lavagna.modules.bonus import recur_with_bonus, recur_with_exponential_bonus
 from lavagna.modules.decay import log_decay_of
 from lavagna.modules.heads import heads_of
 from lavagna.modules.linear import Linear
@@ -35,7 +35,7 @@ class RWKV5(Layer):
 
     - heads, head_dim: the largest size up to 64 that divides d_model by default.
     - version: "5.2" has a decay and a bonus u for each channel, `w0` and `u` (h, k); "5.1" one a head, (h, 1); "5.0"
-      besides has no gate, and its bonus is exp(u).
+      besides has no gate, and its bonus is exp(u), exact for any u.
     - norm_eps: 64e-5, which is 1e-5 for a read divided by 8.
     - layer_index, depth: the layer's place in its model, from which the initial values follow.
 
@@ -97,9 +97,13 @@ class RWKV5(Layer):
         (xk, xv, xr, *rest), window = self.shift(x, state.window, steps)
         k, v, r = (z.unflatten(-1, self.heads) for z in (self.key(xk), self.value(xv), self.receptance(xr)))
         decay = diagonal if self.version == "5.2" else scalar
-        weight = self.u.exp() if self.version == "5.0" else self.u
-        o, memory = recur_with_bonus(decay(log_decay_of(self.w0)[None, None]), r, k, v, state.memory, weight, steps)
-        y = self.norm(o).flatten(2)
+        read = decay(log_decay_of(self.w0)[None, None]), r, k, v, state.memory, self.u, steps
+        if self.version == "5.0":
+            o, unit, memory = recur_with_exponential_bonus(*read)
+            y = self.norm(o, unit).flatten(2)
+        else:
+            o, memory = recur_with_bonus(*read)
+            y = self.norm(o).flatten(2)
         if self.gate is not None:
             y = y * F.silu(self.gate(rest[0]))
         return self.out(y.to(v.dtype)), {"memory": memory, "window": window}

@@ -11,7 +11,7 @@ from lavagna.algebra.transition import dplr
 from lavagna.layers.layer import Layer
 from lavagna.modules.bonus import bonus
 from lavagna.modules.heads import heads_of
-from lavagna.modules.linear import Linear, LowRank, reset_orthogonal
+from lavagna.modules.linear import Linear, LowRank, OutLinear, reset_orthogonal
 from lavagna.modules.norm import HeadNorm
 from lavagna.modules.options import number, switch, whole
 from lavagna.modules.place import place_of
@@ -99,7 +99,7 @@ class RWKV7(Layer):
         self.residual = LowRank(d_model, value, width, bias=False) if value_residual else None
         self.gate = LowRank(d_model, gate, width, activation=torch.sigmoid, bias=False, wide=False)
         self.norm = HeadNorm(*self.heads, eps=norm_eps)
-        self.out = Linear(width, d_model, bias=out_bias)
+        self.out = OutLinear(width, d_model, bias=out_bias)
         self.w0, self.a0, self.k_k, self.k_a = (nn.Parameter(torch.empty(width)) for _ in range(4))
         self.v0 = nn.Parameter(torch.empty(width)) if value_residual else None
         self.r_k = nn.Parameter(torch.empty(self.heads))
@@ -160,7 +160,7 @@ class RWKV7(Layer):
         transition = dplr(log_decay, -removed, a.unflatten(-1, self.heads) * removed)
         o, memory = steps.recur(transition, roomy(r), k.to(roomy(v).dtype), roomy(v), state.memory)
         y = (self.norm(o) + bonus(r, k, v, self.r_k)).flatten(2) * self.gate(xg)
-        return self.out(y.to(v.dtype)), {"memory": memory, "window": window}
+        return self.out(y, v.dtype), {"memory": memory, "window": window}
 
     def _value(self, x: Tensor, steps: Steps) -> Tensor:
         """The value of each step; the first layer's is handed on, the others mix it in."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lavagna.autocast import without_autocast
 from lavagna.forms import FORMS
 from lavagna.layers.layer import Layer
-from lavagna.modules.linear import Linear
+from lavagna.modules.linear import OutLinear
 from lavagna.modules.options import switch, whole
 from lavagna.modules.precision import wide
 from lavagna.modules.steps import Steps
@@ -44,7 +44,7 @@ class TimeInvariant(Layer):
         switch(self.name, "bidirectional", bidirectional)
         self.outputs, self.bidirectional = outputs, bidirectional
         self.D = nn.Parameter(torch.empty(d_model * outputs))
-        self.out = Linear(d_model * outputs, 2 * d_model)
+        self.out = OutLinear(d_model * outputs, 2 * d_model)
 
     @property
     def directions(self) -> int:
@@ -74,5 +74,5 @@ class TimeInvariant(Layer):
             if self.bidirectional:
                 y = y + steps.reverse(self.respond(steps.reverse(u), state.memory, steps, 1)[0])
             skip = (u.unsqueeze(-1) * self.D.view(self.d_model, self.outputs)).flatten(2)
-            hidden = F.gelu(y + skip).to(x.dtype)
-        return F.glu(self.out(hidden), -1), {"memory": memory}
+            hidden = F.gelu(y + skip)
+        return F.glu(self.out(hidden, x.dtype), -1), {"memory": memory}

@@ -5,6 +5,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lavagna.modules.precision import roomy
+
 # Queries that are read at once where a window is shorter.
 BLOCK = 128
 
@@ -114,10 +116,10 @@ def attend_one_by_one(
     first = torch.zeros(len(q), dtype=torch.int64, device=q.device) if seen is None else seen
     if q.shape[2] != k.shape[2]:
         k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    reads = [v.new_zeros(len(q), 0, *v.shape[2:])]
+    reads, q, k = [v.new_zeros(len(q), 0, *v.shape[2:])], roomy(q), roomy(k)
     for j in range(q.shape[1]):
         mask = visible(first + j, 1, k.shape[1], window)[:, :, 0]
         scores = torch.einsum("nhk,nmhk->nhm", q[:, j], k) * q.shape[-1] ** -0.5
-        weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+        weights = scores.masked_fill(~mask, -torch.inf).softmax(-1).to(v.dtype)
         reads.append(torch.einsum("nhm,nmhv->nhv", weights, v)[:, None])
     return torch.cat(reads, 1)

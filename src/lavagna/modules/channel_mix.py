@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lavagna.modules.feed_forward import FeedForward
-from lavagna.modules.linear import Linear, reset_orthogonal
+from lavagna.modules.linear import Linear, OutLinear, reset_orthogonal
 from lavagna.modules.place import Place
-from lavagna.modules.precision import wide
+from lavagna.modules.precision import roomy, wide
 from lavagna.modules.steps import Steps
 from lavagna.modules.token_shift import Start, TokenShift
 
@@ -35,7 +35,7 @@ class ChannelMix(FeedForward):
         self.shift = TokenShift(d_model, dict.fromkeys(readers, Start(power)), toward=toward)
         self.key = Linear(d_model, hidden)
         self.receptance = None if version == 7 else Linear(d_model, d_model)
-        self.value = Linear(hidden, d_model)
+        self.value = OutLinear(hidden, d_model)
 
     def reset_parameters(self) -> None:
         """As published: W_v and W_r zero, W_k uniform within +-1/2 d^-1/2 in version 7 and orthogonal before."""
@@ -58,10 +58,9 @@ class ChannelMix(FeedForward):
     ) -> tuple[Float[Tensor, "b t d"], dict[str, Float[Tensor, "n 1 d"]]]:
         """The mixed channels, and the window after them."""
         (xk, *rest), window = self.shift(x, tensors["window"], steps)
-        y = self.value(F.relu(self.key(xk)).square())
-        if self.receptance is not None:
-            y = (torch.sigmoid(wide(self.receptance(rest[0]))) * y).to(y.dtype)
-        return y, {"window": window}
+        key = self.key(xk)
+        factor = None if self.receptance is None else torch.sigmoid(wide(self.receptance(rest[0])))
+        return self.value(F.relu(roomy(key)).square(), key.dtype, factor=factor), {"window": window}
 
 
 rwkv4 = partial(ChannelMix, version=4)

@@ -39,6 +39,31 @@ class Linear(nn.Module):
         return f"{self.weight.shape[1]}, {self.weight.shape[0]}, bias={self.bias is not None}"
 
 
+class OutLinear(Linear):
+    """A linear map that ends a part: what it reads, products that no norm brought down, may lie beyond float16."""
+
+    def forward(
+        self,
+        x: Shaped[Tensor, "... d_in"],
+        dtype: torch.dtype | None = None,
+        *,
+        factor: Shaped[Tensor, "... d_out"] | None = None,
+    ) -> Shaped[Tensor, "... d_out"]:
+        """`factor * (x W^T + b)` in `dtype`, that of the activations, which `x` and `factor` may be wider than.
+
+        float16 ends at 65504: steps with larger numbers than 16 are taken over a unit that is put back in float32.
+        """
+        dtype = x.dtype if dtype is None else dtype
+        if dtype != torch.float16:
+            y = super().forward(x.to(dtype))
+            return y if factor is None else (factor * y).to(y.dtype)
+        x = wide(x)
+        unit = (x.detach().abs().amax(-1, keepdim=True) / 16).clamp_min(1)
+        y = wide(F.linear((x / unit).to(dtype), self.weight)) * unit
+        y = y if self.bias is None else y + self.bias
+        return (y if factor is None else factor * y).to(dtype)
+
+
 class WideLinear(Linear):
     """A linear map computed in float32 at least, under autocast and with bfloat16 weights too: for decays and gates."""
 

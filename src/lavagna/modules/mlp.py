@@ -7,7 +7,8 @@ from torch import Tensor
 
 from lavagna.modules.activation import ACTIVATIONS
 from lavagna.modules.feed_forward import FeedForward
-from lavagna.modules.linear import Linear
+from lavagna.modules.linear import Linear, OutLinear
+from lavagna.modules.precision import roomy
 from lavagna.modules.steps import Steps
 
 
@@ -27,7 +28,7 @@ class GatedMLP(FeedForward):
         super().__init__()
         self.hidden, self.activation = hidden, activation
         self.gate_up = Linear(d_model, 2 * hidden, bias=bias)
-        self.down = Linear(hidden, d_model, bias=bias)
+        self.down = OutLinear(hidden, d_model, bias=bias)
 
     def reset_parameters(self) -> None:
         """Each map as `Linear` sets it."""
@@ -43,7 +44,7 @@ class GatedMLP(FeedForward):
         self, x: Float[Tensor, "b t d"], tensors: dict[str, Shaped[Tensor, "..."]], steps: Steps
     ) -> tuple[Float[Tensor, "b t d"], dict[str, Shaped[Tensor, "..."]]]:
         gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(ACTIVATIONS[self.activation](gate) * up), {}
+        return self.down(ACTIVATIONS[self.activation](gate) * roomy(up), gate.dtype), {}
 
 
 swiglu = partial(GatedMLP, activation="silu")

@@ -73,11 +73,19 @@ class HeadNorm(nn.Module):
             nn.init.zeros_(self.bias)
         exempt(self.weight, self.bias)
 
-    def forward(self, x: Shaped[Tensor, "*axes h v"]) -> Shaped[Tensor, "*axes h v"]:
+    def forward(
+        self, x: Shaped[Tensor, "*axes h v"], unit: Shaped[Tensor, "*axes h 1"] | None = None
+    ) -> Shaped[Tensor, "*axes h v"]:
+        """The normed heads. With a `unit` it is the norm of `e^unit x`, which may be larger than any float."""
         weight = self.weight.unflatten(0, (self.heads, self.size))
         y = wide(x)
         # Not 0, for which a step of zeros, as masked ones are, would be divided by it.
-        y = F.layer_norm(y, (self.size,), eps=max(self.eps, torch.finfo(y.dtype).tiny))
+        least = torch.finfo(y.dtype).tiny
+        if unit is None:
+            y = F.layer_norm(y, (self.size,), eps=max(self.eps, least))
+        else:
+            y = y - y.mean(-1, keepdim=True)
+            y = y * (y.square().mean(-1, keepdim=True) + (self.eps * (-2 * unit).exp()).clamp_min(least)).rsqrt()
         y = y * (1 + weight if self.zero_centered else weight)
         if self.bias is not None:
             y = y + self.bias.unflatten(0, (self.heads, self.size))
@@ -93,7 +101,9 @@ class LayerNorm(HeadNorm):
     def __init__(self, width: int, *, eps: float = 1e-5, bias: bool = True) -> None:
         super().__init__(1, width, eps=eps, bias=bias)
 
-    def forward(self, x: Shaped[Tensor, "*axes width"]) -> Shaped[Tensor, "*axes width"]:
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x: Shaped[Tensor, "*axes width"]
+    ) -> Shaped[Tensor, "*axes width"]:
         return super().forward(x.unsqueeze(-2)).squeeze(-2)
 
 
