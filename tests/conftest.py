@@ -3,6 +3,7 @@
 import doctest
 import inspect
 import os
+import sys
 import zlib
 
 import hypothesis
@@ -59,6 +60,23 @@ def pytest_collection_modifyitems(items):
 def device(request) -> torch.device:
     """The device named by --device."""
     return torch.device(request.config.getoption("--device"))
+
+
+# Those by which transformers computes where they are installed, some of them on a GPU alone.
+KERNELS = ("mamba_ssm", "causal_conv1d", "fla", "kernels", "mambapy", "flash_attn", "xlstm", "mlstm_kernels")
+
+
+@pytest.fixture(scope="session")
+def transformers():
+    """The package, as it computes where none of its faster kernels is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in KERNELS:
+            # What Python takes for a package that is not there.
+            patch.setitem(sys.modules, name, None)
+        package = pytest.importorskip("transformers")
+        package.logging.set_verbosity_error()
+        package.logging.disable_progress_bar()
+        yield package
 
 
 @pytest.fixture(autouse=True)

@@ -78,6 +78,28 @@ def test_files_and_functions_can_be_read_in_one_sitting(file):
     assert not long, long
 
 
+def _end(text: ast.expr) -> str:
+    """The last words of a message as it is written; nothing where they are put together elsewhere."""
+    if isinstance(text, ast.Constant):
+        return str(text.value)
+    if isinstance(text, ast.JoinedStr):
+        return _end(text.values[-1]) or "}"
+    return ""
+
+
+def _open_ended(file: Path) -> list[str]:
+    raised = [node.exc for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Raise)]
+    calls = [call for call in raised if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.args]
+    ends = {call.lineno: _end(call.args[-1]) for call in calls if call.func.id.endswith(("Error", "Interrupt"))}
+    return [f"{relative(file)}:{line}" for line, end in ends.items() if end and end.rstrip()[-1] not in ".?}"]
+
+
+def test_messages_end_with_a_full_stop():
+    # Some end with what another part says, and that which somebody types is left as it is typed.
+    found = [place for file in SOURCES for place in _open_ended(file) if "cli/train.py" not in place]
+    assert not found, found
+
+
 def test_annotated_shapes_are_checked_while_tests_run(device):
     q, v, state = (torch.zeros(shape, device=device) for shape in ((1, 3, 2, 4), (1, 3, 2, 5), (1, 2, 5, 4)))
     recurrent(identity(), q, q, v, state, read="after", chunk=2)

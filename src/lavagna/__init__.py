@@ -74,7 +74,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_LATER[name]), name)
     if name in _ROOMS:
         return import_module(f"lavagna.{name}")
-    raise AttributeError(f"module 'lavagna' has no attribute {name!r}")
+    raise AttributeError(f"module 'lavagna' has no attribute {name!r}.")
 
 
 def __dir__() -> list[str]:

@@ -34,10 +34,10 @@ class _Immutable:
         return self.replace(**{name: function(tensor) for name, tensor in self.tensors().items()})
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a state is immutable: use state.replace({name}=...), which returns a new one")
+        raise AttributeError(f"a state is immutable: use state.replace({name}=...), which returns a new one.")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a state is immutable: {name} can't be deleted")
+        raise AttributeError(f"a state is immutable: {name} can't be deleted.")
 
     def clone(self) -> Self:
         """A copy that shares no storage; gradients flow through it."""
@@ -110,7 +110,7 @@ class State(_Immutable):
         if name in ("_tensors", "kind"):
             raise AttributeError(name)
         if name not in self._tensors:
-            raise AttributeError(f"the state of {self.kind} has no {name!r}; it has {', '.join(self._tensors)}")
+            raise AttributeError(f"the state of {self.kind} has no {name!r}; it has {', '.join(self._tensors)}.")
         return self._tensors[name]
 
     def replace(self, **tensors: Tensor) -> "State":

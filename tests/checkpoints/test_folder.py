@@ -68,7 +68,7 @@ def test_what_a_killed_writer_left_goes_after_ten_minutes_but_for_files_of_other
 
 def test_a_file_of_that_name_stays(tmp_path):
     (tmp_path / "x").write_text("a file")
-    with pytest.raises(NotADirectoryError, match="is a file. Give the name of a folder"):
+    with pytest.raises(NotADirectoryError, match="is a file. Give the name of a folder[.]$"):
         write(tmp_path / "x", "new")
     assert (tmp_path / "x").read_text() == "a file"
 

@@ -7,6 +7,7 @@ import pytest
 
 from checkpoints.stand_in import StandIn
 from lavagna.checkpoints import formats
+from lavagna.layers import rwkv5
 
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 
@@ -28,3 +29,11 @@ def test_a_name_that_is_taken_is_refused(monkeypatch):
         formats.register(type("Other", (StandIn,), {}))
     with pytest.raises(ValueError, match="no format 'x'. Known are mamba"):
         formats.of_name("x")
+
+
+def test_the_readme_and_the_chapter_name_every_format_and_the_same_ones():
+    readme = Path(__file__).parents[2] / "README.md"
+    told = [re.search(r"(?m)^\| written by .*\n(\|.*\n)+", page.read_text())[0] for page in (PAGE, readme)]
+    assert told[0] == told[1]
+    assert sorted(set(re.findall(r"`(\w+)`", told[0]))) == sorted(formats.names())
+    assert all(version in told[0] for version in rwkv5.VERSIONS)

@@ -99,7 +99,7 @@ def test_a_new_layer_has_the_decays_of_the_paper():
 
 
 @pytest.fixture(scope="module")
-def published():
+def published(transformers):
     """The layer of transformers, small, with weights off their initial values, and ours with the same ones."""
     kimi = pytest.importorskip("transformers.models.kimi_linear.modeling_kimi_linear")
     sizes = {"hidden_size": D, "linear_num_heads": 2, "linear_head_dim": 8, "linear_conv_kernel_dim": 4}

@@ -28,9 +28,9 @@ def whole_folder(path: Path, *, files: frozenset[str]) -> Iterator[Path]:
     """
     path = path.resolve()
     if path.exists() and not path.is_dir():
-        raise NotADirectoryError(f"'{path}' is a file. Give the name of a folder")
+        raise NotADirectoryError(f"'{path}' is a file. Give the name of a folder.")
     if Path.cwd().is_relative_to(path):
-        raise OSError(f"'{path}' is the folder this process works in. Give a folder of its own inside it")
+        raise OSError(f"'{path}' is the folder this process works in. Give a folder of its own inside it.")
     path.parent.mkdir(parents=True, exist_ok=True)
     for stale in path.parent.glob(f".{path.name}.*.partial"):
         with suppress(OSError):

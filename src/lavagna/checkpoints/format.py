@@ -41,7 +41,11 @@ class Format(ABC):
 
     @abstractmethod
     def model_config(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
-        """Our configuration of the model that is described."""
+        """Our configuration of the model that is described.
+
+        What a config leaves out is what the original's own class of it has by default, or what the shapes tell; where
+        that would be a guess, such as how many heads there are, the key is read without a default, and so required.
+        """
 
     @abstractmethod
     def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:

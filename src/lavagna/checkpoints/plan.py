@@ -57,6 +57,9 @@ def plan(path: Path) -> Plan:
     those of the configuration.
     """
     config = _config(path)
+    # A file given alone may lie beside a config.json that is not its own: what its tensors tell goes before.
+    if "format" in config and path.is_file() and formats.recognized({}, open_weights(path).entries):
+        config = {}
     if "format" in config:
         made = _ours(path, config)
     else:

@@ -48,7 +48,7 @@ def save(model: Stack, path: str | os.PathLike[str], tokenizer: AbstractTokenize
             if tokenizer is not None:
                 tokenizer.save(folder)
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = (getattr(error, "strerror", None) or str(error)).removesuffix(".")
         raise OSError(
             f"save: '{path}' can't be written ({reason}); what was there is as it was. "
             "Free some space or choose another folder."

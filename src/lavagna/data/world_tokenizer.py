@@ -58,13 +58,13 @@ class WorldTokenizer(AbstractTokenizer):
             try:
                 id, token = _parsed(line.removesuffix("\r"))
                 if id in tokens:
-                    raise ValueError(f"id {id} was already given")
+                    raise ValueError(f"id {id} was already given.")
                 if token in seen:
-                    raise ValueError(f"{token!r} is already id {seen[token]}")
+                    raise ValueError(f"{token!r} is already id {seen[token]}.")
             except ValueError as error:
                 raise ValueError(
-                    f"WorldTokenizer.load: '{file}', line {place}, {_shortened(line)}: {error}. "
-                    "Give a vocabulary as RWKV publishes it, a line each: id, token as a Python literal, bytes in it"
+                    f"WorldTokenizer.load: '{file}', line {place}, {_shortened(line)}: {error} "
+                    "Give a vocabulary as RWKV publishes it, a line each: id, token as a Python literal, bytes in it."
                 ) from None
             tokens[id] = token
             seen[token] = id
@@ -87,7 +87,7 @@ class WorldTokenizer(AbstractTokenizer):
         if end < len(data):
             raise ValueError(
                 f"encode: no token fits at byte {end} of the text, {data[end : end + 8]!r}, because the vocabulary "
-                f"lacks the byte {data[end]:#04x}. Use one that has all 256 bytes, as the published one does"
+                f"lacks the byte {data[end]:#04x}. Use one that has all 256 bytes, as the published one does."
             )
         return ids
 
@@ -117,11 +117,11 @@ def _only_file(path: Path) -> Path:
     # The same file under an older and a newer name is no choice to make.
     if len({file.read_bytes().replace(b"\r\n", b"\n") for file in found[1:] and found}) > 1:
         names = ", ".join(file.name for file in found)
-        raise ValueError(f"WorldTokenizer.load: '{path}' has several vocabularies: {names}. Give one of them")
+        raise ValueError(f"WorldTokenizer.load: '{path}' has several vocabularies: {names}. Give one of them.")
     if not found or not found[0].is_file():
         raise FileNotFoundError(
             f"WorldTokenizer.load: there is no vocabulary at '{path}'. Give a file such as rwkv_vocab_v20230424.txt "
-            "or a folder that holds one"
+            "or a folder that holds one."
         )
     return found[0]
 
@@ -131,14 +131,14 @@ def _parsed(line: str) -> tuple[int, bytes]:
     id, _, rest = line.partition(" ")
     literal, _, length = rest.rpartition(" ")
     if not (id.isascii() and id.isdecimal() and length.isascii() and length.isdecimal()):
-        raise ValueError("it is not an id, a token and a length, with a space between them")
+        raise ValueError("it is not an id, a token and a length, with a space between them.")
     token = _value(literal)
     if len(token) != int(length):
-        raise ValueError(f"the token has {len(token)} bytes, but {length} are said")
+        raise ValueError(f"the token has {len(token)} bytes, but {length} are said.")
     if int(id) == EOS_ID:
-        raise ValueError(f"id {EOS_ID} is the end of a document and has no token")
+        raise ValueError(f"id {EOS_ID} is the end of a document and has no token.")
     if not token:
-        raise ValueError("the token is empty")
+        raise ValueError("the token is empty.")
     return int(id), token
 
 
@@ -153,7 +153,7 @@ def _value(literal: str) -> bytes:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         token = None
     if not isinstance(token, bytes):
-        raise ValueError(f"{_shortened(literal)} is not a str or bytes as Python writes them")
+        raise ValueError(f"{_shortened(literal)} is not a str or bytes as Python writes them.")
     return token
 
 
@@ -182,5 +182,5 @@ def _refuse(tokens: Mapping[int, bytes]) -> None:
         reason = f"id {wrong[0]} with {tokens[wrong[0]]!r}" if wrong else "one token twice" if tokens else "nothing"
         raise ValueError(
             f"WorldTokenizer: the vocabulary holds {reason}. Give ids from 1 on, each with a token of its own of one "
-            "byte or more; 0 is the end of a document"
+            "byte or more; 0 is the end of a document."
         )

@@ -19,7 +19,7 @@ class Options(dict):
         super().__init__({key: _frozen(value) for key, value in items.items()})
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("options can't be changed: make a new config with dataclasses.replace(config, options={...})")
+        raise TypeError("options can't be changed: make a new config with dataclasses.replace(config, options={...}).")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = cast(Any, _refuse)
 

@@ -72,7 +72,7 @@ def measured(name: str, width: int, device: str, seed: int, *, patience: float =
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(
-            f"lssl_cost: {name} of width {width} did not finish a step: {done.stderr.strip().splitlines()[-1:]}"
+            f"lssl_cost: {name} of width {width} did not finish a step: {done.stderr.strip().splitlines()[-1:]}."
         )
     return Cost(*json.loads(done.stdout.splitlines()[-1]))
 

@@ -125,6 +125,16 @@ def test_a_file_is_converted_to_the_format_of_flash_linear_attention_and_back(tm
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_a_file_that_lies_in_a_folder_of_ours_is_told_by_its_own_tensors(tmp_path):
+    ours = lv.LanguageModel(lv.ModelConfig("gla", 32, 1, 50))
+    lv.save(ours, tmp_path)
+    rwkv_files.write(tmp_path / "other.pth", "7")
+    assert lv.load(tmp_path / "other.pth").model.config.layers[0] == "rwkv7"
+    assert lv.load(tmp_path).model.config == lv.load(tmp_path / "model.safetensors").model.config == ours.config
+    done = lv.checkpoints.convert(tmp_path / "other.pth", tmp_path.parent / "converted")
+    assert done.source == "rwkv7"
+
+
 def test_a_model_that_their_files_cannot_hold_is_refused(tmp_path):
     refused = {
         "layers of rwkv7, but this model's are gla": {"layer": "gla"},

@@ -22,7 +22,7 @@ class RetNet(FLA):
 
     def mixer_options(self, config: Config) -> dict[str, Any]:
         refuse_other(config, "feature_map", None)
-        width, heads = config["hidden_size"], config.get("num_heads", 8)
+        width, heads = config["hidden_size"], config["num_heads"]
         keys, values = int(width * config.get("expand_k", 1.0)), int(width * config.get("expand_v", 2.0))
         if keys % heads or values % heads:
             raise ValueError(f"num_heads is {heads}, which does not divide its widths {keys} and {values}.")
