@@ -1,5 +1,8 @@
 """`lavagna bench`."""
 
+import pytest
+
+from lavagna import layers
 from lavagna.bench.forms import BOUNDS
 
 
@@ -12,10 +15,17 @@ def test_every_transition_is_measured_in_both_directions_and_beside_the_loop(tab
 
 
 def test_only_what_keeps_its_inputs_grows_while_it_decodes(table):
-    rows = table("bench", "decoding", "--quick")
+    rows = table("bench", "decoding", "--quick", "--layer", "softmax_attention,hyena,gla,rwkv4,mamba,s4d")
     growing = {row["layer"] for row in rows if row["state_ratio"] > 1}
     assert growing == {"softmax_attention", "hyena"}
 
 
-def test_an_unknown_part_is_refused(refused):
+@pytest.mark.slow
+def test_every_layer_can_be_measured(table):
+    rows = table("bench", "decoding", "--quick")
+    assert {row["layer"] for row in rows} == set(layers.names())
+
+
+def test_an_unknown_part_or_layer_is_refused(refused):
     assert "decoding" in refused("bench", "nonsense")
+    assert "gla" in refused("bench", "--layer", "nonsense")

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lavagna.cli.choices import listed
 from lavagna.cli.console import Json, print_table, show
 
 PARTS = ("forms", "decoding")
@@ -13,6 +14,7 @@ QUICK_DECODING: dict[str, Any] = {"at": (10, 40), "tokens": 2, "rounds": 1}
 
 def bench(
     parts: Annotated[list[str] | None, typer.Argument(metavar="forms|decoding", help="What; both.")] = None,
+    layer: Annotated[str | None, typer.Option(help="Decode with NAME[,NAME...] only; all.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Short texts and few rounds: to try it, not to judge.")
     ] = False,
@@ -26,17 +28,16 @@ def bench(
     unknown = [part for part in wanted if part not in PARTS]
     if unknown:
         raise ValueError(f"bench: there is nothing called {unknown[0]!r}. Use any of {', '.join(PARTS)}.")
-    options = {"sizes": (16,), "steps": 128, "rounds": 1} if quick else {}
+    layers = listed("bench", "layer", layer, names()) if layer else names()
     tables = {
-        "forms": lambda: measured.form_rows(**options),
-        "decoding": lambda: measured.decoding_rows(
-            names(), **({"at": (10, 40), "tokens": 2, "rounds": 1} if quick else {})
-        ),
+        "forms": lambda: measured.form_rows(**QUICK_FORMS if quick else {}),
+        "decoding": lambda: measured.decoding_rows(layers, **QUICK_DECODING if quick else {}),
     }
     found = {part: [row._asdict() for row in tables[part]()] for part in wanted}
     if as_json:
         rows = [{"part": part, **row} for part, rows in found.items() for row in rows]
-        show("bench", {"parts": wanted, "quick": quick, "threads": 1, "dtype": "float32"}, rows, as_json=True)
+        settings = {"parts": wanted, "layers": layers, "quick": quick, "threads": 1, "dtype": "float32"}
+        show("bench", settings, rows, as_json=True)
         return
     for part, rows in found.items():
         print_table(rows, part)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lavagna.cli.choices import listed
 from lavagna.cli.console import Json, show
 
 ALGEBRA = "algebra"
@@ -21,8 +22,8 @@ def check(
     from lavagna.cli.progress import telling
     from lavagna.layers import names
 
-    dtypes = _listed("dtype", dtype, DTYPES)
-    wanted = _listed("layer", layer, (ALGEBRA, *names())) if layer else [ALGEBRA, *names()]
+    dtypes = listed("check", "dtype", dtype, DTYPES)
+    wanted = listed("check", "layer", layer, (ALGEBRA, *names())) if layer else [ALGEBRA, *names()]
     rows: list[dict[str, Any]] = []
     with telling("checking") as progress:
         for done, name in enumerate(wanted):
@@ -47,14 +48,6 @@ def _side_by_side(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for (layer, form), line in lines.items():
         line["ok"] = all(row["ok"] for row in rows if (row["layer"], row["form"]) == (layer, form))
     return list(lines.values())
-
-
-def _listed(option: str, text: str, legal: tuple[str, ...]) -> list[str]:
-    found = list(dict.fromkeys(name.strip() for name in text.split(",")))
-    unknown = [name for name in found if name not in legal]
-    if unknown:
-        raise ValueError(f"check: there is no {option} {unknown[0]!r}. Use any of {', '.join(legal)}.")
-    return found
 
 
 def _rows(name: str, dtypes: list[str], seed: int) -> Iterator[dict[str, Any]]:

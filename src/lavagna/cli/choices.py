@@ -56,6 +56,15 @@ def chosen_training(given: Mapping[str, Any], stored: TrainConfig | None) -> Tra
     return dataclasses.replace(stored or TrainConfig(), **{name: given[name] for name in names if name in given})
 
 
+def listed(command: str, option: str, text: str, legal: Sequence[str]) -> list[str]:
+    """The names in NAME[,NAME...], each once. Raises ValueError on one that is not legal."""
+    found = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    unknown = [name for name in found if name not in legal]
+    if unknown:
+        raise ValueError(f"{command}: there is no {option} {unknown[0]!r}. Use any of {', '.join(legal)}.")
+    return found
+
+
 def parse_options(words: Sequence[str], layer: str | Sequence[str] = ()) -> dict[str, Any]:
     """A layer's options from KEY=VALUE; those of one layer of a hybrid from NAME.KEY=VALUE.
 
