@@ -5,14 +5,15 @@ import inspect
 import os
 import sys
 import zlib
+from collections import defaultdict
 
 import hypothesis
+import jaxtyping
 import pytest
 import torch
-from jaxtyping import install_import_hook
 
 # Before lavagna is imported anywhere, so that every annotated tensor of the package is checked in tests and only there.
-install_import_hook("lavagna", "shapes.check")
+jaxtyping.install_import_hook("lavagna", "shapes.check")
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=25, database=None)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=500, print_blob=True)
@@ -42,18 +43,40 @@ def pytest_configure(config):
         torch.set_num_threads(1)
 
 
+# Of the options of layers each test tries every third, another third than the next test; of what it tries them with,
+# each layer meets so many combinations; and the shapes inside the package are checked in every so-manieth test, because
+# that takes longer than most tests. The exhaustive run leaves nothing out.
+OPTIONS, COMBINATIONS, CHECKED = 3, 2, 4
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of the options of layers each test tries every third, another third than the next test; the rest is exhaustive.
-
-    Every architecture as it is built by default runs through every test.
-    """
+    """Thin out what is run over all layers; every architecture as it is built by default runs through every test."""
     from sample_layers import OPTIONAL
 
+    tried = defaultdict(list)
     for item in items:
-        variant = getattr(item, "callspec", None) and item.callspec.params.get("variant")
-        if variant in OPTIONAL and (OPTIONAL.index(variant) + zlib.crc32(item.originalname.encode())) % 3:
+        chosen = item.callspec.params if hasattr(item, "callspec") else {}
+        if chosen.get("variant") in OPTIONAL:
+            if (OPTIONAL.index(chosen["variant"]) + drawn(item.originalname)) % OPTIONS:
+                item.add_marker(pytest.mark.exhaustive)
+        for axis in ("variant", "layer"):
+            if axis in chosen:
+                tried[item.nodeid.partition("[")[0], str(chosen[axis])].append(item)
+    for some in tried.values():
+        for item in sorted(some, key=lambda item: drawn(item.nodeid))[COMBINATIONS:]:
             item.add_marker(pytest.mark.exhaustive)
+
+
+def drawn(name: str) -> int:
+    """A number that stands for a name, the same in every run."""
+    return zlib.crc32(name.encode())
+
+
+def pytest_runtest_setup(item):
+    """Check shapes or not."""
+    jaxtyping.config.update("jaxtyping_disable", not THOROUGH and drawn(item.nodeid) % CHECKED != 0)
 
 
 @pytest.fixture(scope="session")

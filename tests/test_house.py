@@ -4,9 +4,9 @@ import ast
 import re
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
-from jaxtyping import TypeCheckError
 
 from lavagna.algebra.transition import identity
 from lavagna.forms.recurrent import recurrent
@@ -101,7 +101,8 @@ def test_messages_end_with_a_full_stop():
 
 
 def test_annotated_shapes_are_checked_while_tests_run(device):
+    jaxtyping.config.update("jaxtyping_disable", False)
     q, v, state = (torch.zeros(shape, device=device) for shape in ((1, 3, 2, 4), (1, 3, 2, 5), (1, 2, 5, 4)))
     recurrent(identity(), q, q, v, state, read="after", chunk=2)
-    with pytest.raises(TypeCheckError):
+    with pytest.raises(jaxtyping.TypeCheckError):
         recurrent(identity(), q, q, v[:, :2], state, read="after", chunk=2)
