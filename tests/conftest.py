@@ -61,6 +61,9 @@ def pytest_collection_modifyitems(items):
         option = chosen.get("variant")
         if option in OPTIONAL and (OPTIONAL.index(option) + drawn(item.originalname)) % OPTIONS:
             item.add_marker(pytest.mark.exhaustive)
+        sampled = item.get_closest_marker("sampled")
+        if sampled and drawn(item.nodeid) % sampled.args[0]:
+            item.add_marker(pytest.mark.exhaustive)
         for axis in ("variant", "layer"):
             if axis in chosen:
                 tried[item.nodeid.partition("[")[0], str(chosen[axis])].append(item)

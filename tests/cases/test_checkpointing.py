@@ -14,6 +14,7 @@ def build(layer, device):
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "autocast"])
 @pytest.mark.parametrize("packed", [None, [0, 5, 33]], ids=["whole", "packed"])
 def test_loss_gradients_and_state_are_the_same_to_the_bit(layer, packed, low, device):

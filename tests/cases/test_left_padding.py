@@ -21,6 +21,7 @@ def build(layer, device):
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.sampled(3)
 @torch.no_grad()
 def test_prompts_of_three_and_six_ids_go_on_as_alone_whatever_pads_them(layer, device):
     model, ids = build(layer, device), torch.randint(VOCAB, (2, 6), device=device)

@@ -34,6 +34,7 @@ def in_pieces(layer, x, sizes, state=None):
 
 
 @every
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("anomalies")
 def test_one_backward_pass_through_segments_is_that_of_the_whole_text(variant, device):
     layer, x = build(variant, device).train(), text(device, 2, 15).requires_grad_()
@@ -45,6 +46,7 @@ def test_one_backward_pass_through_segments_is_that_of_the_whole_text(variant, d
 
 
 @every
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("anomalies")
 def test_a_detached_state_trains_as_truncation_by_hand_does(variant, device):
     x, results = text(device, 2, 15), []
