@@ -35,6 +35,7 @@ def log_decays(wall: float, t: int, device: torch.device) -> torch.Tensor:
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("read", ["after", "before"])
 @pytest.mark.parametrize("chunk", [16, 32, 64])
+@pytest.mark.sampled(2)
 def test_a_wall_of_decay_is_safe_in_chunks_of_every_size(chunk, read, rule, wall, device):
     t = 64
     one = torch.ones(1, t, 1, 2, device=device)

@@ -84,7 +84,7 @@ KINDS = ["safetensors", "safetensors bf16", "safetensors shards", "bin", "bin bf
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
-@pytest.mark.parametrize("kind", ["safetensors shards bf16", "bin shards"])
+@pytest.mark.parametrize("kind", ["safetensors shards bf16", pytest.param("bin shards", marks=pytest.mark.slow)])
 def test_loading_takes_little_more_than_the_size_of_the_files(kind, tmp_path):
     # 3.7 and 7.5 times the window that a mapped file has.
     assert measured(tmp_path, kind, 1024, 6)["ratio"] < LIMIT

@@ -31,6 +31,7 @@ def test_wrong_options_are_refused_and_nothing_is_left(refused, tmp_path, words)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_training_that_is_cut_short_says_so(lavagna, tmp_path):
     done = lavagna("demo", "--quick", "--out", tmp_path / "demo", "--seconds", "0.001")
     assert done.code == 0, done.err

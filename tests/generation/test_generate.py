@@ -40,6 +40,7 @@ def same_state(ours, wanted, rows=slice(None)):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("length", [1, 2, 33])
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.sampled(2)
 def test_greedy_ids_are_those_of_full_passes(layer, length, rows, device):
     model, ids = build(layer, device=device), text(rows, length, device=device)
     assert torch.equal(greedy(model, ids, 12).ids, by_full_passes(model, ids, 12))
@@ -76,6 +77,7 @@ def test_calls_repeat_bit_for_bit_and_do_not_touch_each_other():
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 @pytest.mark.parametrize("padding", ["left", "right", "between"])
 @pytest.mark.parametrize("pad", [0, VOCAB - 1, -100])
+@pytest.mark.sampled(2)
 def test_a_padded_row_goes_on_as_if_alone(layer, padding, pad, device):
     model, ids = build(layer, device=device), text(2, 6, device=device)
     real = {"left": [3, 4, 5], "right": [0, 1, 2], "between": [0, 2, 5]}[padding]

@@ -12,6 +12,7 @@ MASKS = st.lists(st.lists(st.booleans(), min_size=8, max_size=8), min_size=2, ma
 
 
 @every
+@pytest.mark.sampled(2)
 @settings(max_examples=10)
 @given(mask=MASKS)
 def test_a_masked_step_is_a_no_op_whatever_it_holds(variant, device, mask):
@@ -66,6 +67,7 @@ def test_a_mask_of_ones_equals_no_mask(variant, device):
 
 
 @every
+@pytest.mark.sampled(2)
 @settings(max_examples=10)
 @given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4))
 def test_packed_sequences_equal_each_alone(variant, device, lengths):

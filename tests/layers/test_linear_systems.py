@@ -40,6 +40,7 @@ def stepped(layer, x):
 
 @every
 @precisions
+@pytest.mark.sampled(3)
 def test_steps_equal_a_call_of_every_length_up_to_70(name, dtype, tolerance, device):
     layer, x = build(name, device, dtype), text(device, 70, dtype)
     ys, states = stepped(layer, x)

@@ -86,6 +86,7 @@ def test_checkpointing_keeps_less_for_the_backward_pass():
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("cut", [(5, 5, 5), (1,) * 8], ids=str)
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.sampled(3)
 def test_gradients_through_carried_states_are_those_of_one_call(layer, cut, device):
     model, ids = build(layer, device=device), text(2, sum(cut), device=device)
     model(ids).logits.square().sum().backward()

@@ -9,6 +9,7 @@ from lavagna.models.size import parameters
 
 @pytest.mark.parametrize("layer", [*lv.layers.names(), ["gla", "softmax_attention"]], ids=str)
 @pytest.mark.parametrize("size", PRESETS)
+@pytest.mark.sampled(3)
 def test_a_preset_has_the_parameters_of_its_name(size, layer):
     count, unit = float(size[:-1]), {"m": 1e6, "b": 1e9}[size[-1]]
     # Half a block too few or too many: a block of the smallest preset is a fifth of it.

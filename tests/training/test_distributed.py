@@ -49,6 +49,7 @@ def folders(text_folder, tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("name", ["loss", "validation_loss", "grad_norm"])
 @pytest.mark.parametrize("run", ["fresh", "begun-by-one", "accumulated"])
+@pytest.mark.sampled(2)
 def test_two_processes_see_the_losses_of_one(folders, run, name):
     alone, together = losses(folders / "alone", name), losses(folders / run, name)
     # The run that was prolonged was evaluated once more, at its first end.
