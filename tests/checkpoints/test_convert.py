@@ -159,3 +159,56 @@ def test_saving_over_a_converted_model_forgets_where_that_came_from(foreign, tmp
     assert sorted(os.listdir(tmp_path / "ours")) == ["config.json", "model.safetensors"]
     with pytest.raises(ValueError, match="came from no other format"):
         convert(tmp_path / "ours", tmp_path / "back")
+
+
+def converted(foreign, tmp_path, **changed):
+    """A converted model whose origin.json was edited since."""
+    convert(foreign, tmp_path / "ours")
+    file = tmp_path / "ours" / "origin.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    return tmp_path / "ours"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"file": "../outside.safetensors"}, {"file": "/outside.safetensors"}, {"file": ".."}, {"file": "config.json"},
+        {"file": None}, {"config": []}, {"nest": 5}, {"more": 1}, {"tensors": {"head": "float7"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_origin_that_was_edited_is_refused_by_its_key_and_writes_nowhere(changed, foreign, tmp_path):
+    ours = converted(foreign, tmp_path, **changed)
+    with pytest.raises(
+        ValueError, match=f"load: '{next(iter(changed))}' in '.*origin.json' is not what lavagna writes"
+    ):
+        convert(ours, tmp_path / "deep" / "back")
+    assert sorted(os.listdir(tmp_path)) == ["ours", "theirs"]
+
+
+def test_tensors_that_an_origin_tells_otherwise_are_named(foreign, tmp_path):
+    ours = converted(foreign, tmp_path)
+    (ours / "origin.safetensors").unlink()
+    with pytest.raises(ValueError, match="origin.json in .* tells otherwise of rope.table than"):
+        convert(ours, tmp_path / "back")
+    told = json.loads((ours / "origin.json").read_text())
+    told["tensors"] |= {"last_norm": "int8"}
+    (ours / "origin.json").write_text(json.dumps(told))
+    with pytest.raises(ValueError, match="tells otherwise of rope.table, last_norm than"):
+        convert(ours, tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("target", ["file/back", "file/back.pth"])
+def test_a_target_that_cannot_be_written_is_named(target, foreign, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=f"convert: '.*{target}' can't be written .*. Free some space or choose another"):
+        convert(rwkv(tmp_path) if target.endswith("pth") else foreign, tmp_path / target)
+
+
+def rwkv(tmp_path):
+    config = lv.ModelConfig("rwkv7", 64, 1, 20, tie_embeddings=False)
+    lv.save(lv.LanguageModel(config), tmp_path / "rwkv")
+    convert(tmp_path / "rwkv", tmp_path / "rwkv.pth", to="rwkv7")
+    convert(tmp_path / "rwkv.pth", tmp_path / "again")
+    return tmp_path / "again"

@@ -66,6 +66,8 @@ def test_a_tensor_that_its_shard_lacks_is_named(tmp_path):
         ("[1]", "holds no JSON object"),
         ("{}", "no weight_map"),
         ('{"weight_map": {"a": 3}}', "no weight_map"),
+        ('{"weight_map": {}}', "no weight_map"),
+        pytest.param("[" * 100_000, "is not JSON", id="brackets"),
         ('{"weight_map": {"a": "../up.safetensors"}}', "'../up.safetensors', which is outside"),
     ],
 )
@@ -95,6 +97,21 @@ def test_two_files_and_no_index_are_a_question(tmp_path):
         open_weights(tmp_path)
 
 
+def test_a_link_to_nothing_is_named_and_no_other_file_is_read_for_it(tmp_path):
+    save_file(tensors("a"), tmp_path / "other.safetensors")
+    (tmp_path / "model.safetensors").symlink_to("gone")
+    with pytest.raises(FileNotFoundError, match="model.safetensors' is a link to where no file is"):
+        open_weights(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors").symlink_to("other.safetensors")
+    assert open_weights(tmp_path).shapes == {"a": (3, 2)}
+
+
+def test_what_is_neither_a_folder_nor_a_file_is_refused():
+    with pytest.raises(ValueError, match="'/dev/null' is neither a folder nor a file. Read are"):
+        lv.load("/dev/null")
+
+
 def test_a_folder_without_tensors_says_what_is_read(tmp_path):
     with pytest.raises(FileNotFoundError, match="has no model.safetensors. Read are .*pytorch_model.bin"):
         open_weights(tmp_path)
@@ -122,6 +139,7 @@ def test_files_of_torch_are_read_in_both_formats_also_within_a_training(zipped, 
         ({}, "holds no tensors"),
         ({"a": torch.ones(2), "epoch": 3}, "has epoch, which is no dense"),
         ({"a": torch.eye(3).to_sparse()}, "has a, which is no dense"),
+        ({"a": torch.ones(2), "b": torch.ones(2, device="meta")}, "has b, which is no dense"),
     ],
 )
 def test_a_file_of_torch_without_a_models_tensors_is_refused(content, said, tmp_path):

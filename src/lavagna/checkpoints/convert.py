@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lavagna.atomic_file import sync
 from lavagna.checkpoints import formats
-from lavagna.checkpoints.files import CONFIG, SAFETENSORS, TORCH
+from lavagna.checkpoints.files import CONFIG, LISTED, SAFETENSORS, TORCH
 from lavagna.checkpoints.folder import whole_folder
 from lavagna.checkpoints.format import Config, Format
 from lavagna.checkpoints.holding import config_for, differences, read_back
@@ -75,7 +75,7 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], *, t
     if made.format == (to or (OURS if made.format != OURS else None)):
         raise ValueError(f"convert: '{source}' is {made.format} already. Name another format with --to.")
     if made.format != OURS and to not in (None, OURS):
-        with tempfile.TemporaryDirectory(dir=_existing(target)) as between:
+        with _naming(target), tempfile.TemporaryDirectory(dir=_existing(target)) as between:
             convert(source, Path(between) / OURS)
             return convert(Path(between) / OURS, target, to=to)._replace(source=made.format)
     if made.format != OURS:
@@ -83,7 +83,8 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], *, t
     else:
         format, origin = _wanted(source, to)
         name, package = format.name, _foreign(made, source, format, origin)
-    _write(package, source if source.is_dir() else source.parent, target)
+    with _naming(target):
+        _write(package, source if source.is_dir() else source.parent, target)
     nbytes = sum(_bytes(entry) for entry in package.entries.values())
     return Converted(made.format, name, len(package.entries), nbytes)
 
@@ -92,6 +93,20 @@ def _refuse_taken(target: Path) -> None:
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         what = "is a file that exists" if target.is_file() else "is not empty"
         raise ValueError(f"convert: '{target}' {what}. Name a new folder or file.")
+
+
+@contextlib.contextmanager
+def _naming(target: Path) -> Iterator[None]:
+    """Says of an OSError of the system's own what it was that couldn't be written."""
+    try:
+        yield
+    except OSError as error:
+        if str(error).startswith(("load: ", "convert: ")):
+            raise
+        reason = (error.strerror or str(error)).removesuffix(".")
+        raise OSError(
+            f"convert: '{target}' can't be written ({reason}). Free some space or choose another place."
+        ) from error
 
 
 def _existing(path: Path) -> Path:
@@ -150,7 +165,7 @@ def _foreign(made: Plan, source: Path, format: Format, origin: Origin | None) ->
         entries |= _entries(rule.theirs, rule.write(_empty(rule.ours, made.weights.entries)))
     entries |= {twin: entries[name] for name, twin in twins.items()} | (unused.entries if unused else {})
     if origin:
-        assert entries.keys() == origin.tensors.keys(), entries.keys() ^ origin.tensors.keys()
+        _refuse_others(entries, origin, source)
         entries = {name: Entry(entries[name].shape, origin.dtype(name)) for name in origin.tensors}
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
@@ -173,6 +188,22 @@ def _changed(format: Format, config: Config, ours: ModelConfig, unused: Shapes) 
         return bool(differences(ours, read_back(format, config, ours, unused)))
     except (ValueError, TypeError, KeyError, RuntimeError):
         return True
+
+
+def _refuse_others(entries: Mapping[str, Entry], origin: Origin, source: Path) -> None:
+    # Of files that were lost or edited since: what is floating here would be cut to integers without a word.
+    wrong = [name for name in entries if name not in origin.tensors]
+    wrong += [
+        name
+        for name in origin.tensors
+        if name not in entries or entries[name].dtype.is_floating_point != origin.dtype(name).is_floating_point
+    ]
+    if wrong:
+        more = f" and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
+        raise ValueError(
+            f"convert: origin.json in '{source}' tells otherwise of {', '.join(wrong[:LISTED])}{more} than the tensors "
+            "there. Convert the checkpoint again, or remove origin.json and name a format with --to."
+        )
 
 
 def _named(format: Format, rules: list[Rule], origin: Origin | None) -> list[Rule]:
@@ -213,7 +244,11 @@ def _write_tensors(file: Path, package: _Package) -> None:
         return
     tensors = dict(package.tensors)
     ordered = {name: _alone(tensors.pop(name)) for name in package.entries}
-    torch.save({package.nest: ordered} if package.nest else ordered, file)
+    try:
+        torch.save({package.nest: ordered} if package.nest else ordered, file)
+    except RuntimeError as error:
+        # What torch makes of a disk that is full.
+        raise OSError(str(error).splitlines()[0]) from error
 
 
 def _alone(tensor: Tensor) -> Tensor:

@@ -78,6 +78,8 @@ class Format(ABC):
 
 def vocabulary(size: int, rows: int) -> dict[str, Any]:
     """The fields of a `ModelConfig` for a vocabulary whose matrices have more rows than there are tokens."""
+    if not isinstance(size, int):
+        raise ValueError(f"Its vocabulary must be an int >= 1, but came as {size!r}.")
     return {"vocab_size": size, "vocab_multiple": rows if rows > size else 1}
 
 

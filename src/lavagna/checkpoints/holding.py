@@ -2,14 +2,17 @@
 
 from typing import Any
 
+from lavagna.checkpoints.files import LISTED
 from lavagna.checkpoints.format import Config, Format
-from lavagna.checkpoints.plan import LISTED, Shapes, foreign_shapes
+from lavagna.checkpoints.plan import Shapes, foreign_shapes
 from lavagna.layers import registry
 from lavagna.models import ModelConfig
 from lavagna.models.kinds import outline
 
 # Fields that say the same in other words, whose tensors tell (the norm of an embedding), or that only training minds.
 FREE = {"layer", "options", "block", "mlp_factor", "vocab_size", "vocab_multiple", "embedding_norm", "dropout"}
+# Options that say where a layer stands, or a width that others may say in its place and that shapes tell.
+TOLD = {"layer_index", "depth", "expand"}
 
 
 def config_for(format: Format, ours: ModelConfig) -> dict[str, Any]:
@@ -87,5 +90,5 @@ def _options(layer: str, ours: dict[str, Any], theirs: dict[str, Any]) -> list[s
     return [
         f"{layer} has {name}={mine[name]!r}, there {other[name]!r}"
         for name in defaults
-        if mine[name] != other[name] and None not in (mine[name], other[name]) and name not in ("layer_index", "depth")
+        if mine[name] != other[name] and None not in (mine[name], other[name]) and name not in TOLD
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lavagna.checkpoints.files import CONFIG, read_json
+from lavagna.checkpoints.files import CONFIG, SAFETENSORS, TORCH, read_json
 from lavagna.checkpoints.plan import Plan
 from lavagna.checkpoints.safetensors_file import NAMES, SafetensorsFile, write_safetensors
 from lavagna.checkpoints.torch_file import TorchFile
@@ -74,14 +74,35 @@ def write_origin(folder: Path, origin: Origin, made: Plan) -> None:
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """The origin of the model in a folder of ours, None where it has none."""
+    """The origin of the model in a folder of ours, None where it has none.
+
+    Raises ValueError where it is not as it was written: it names a file that is to be made, and may be a stranger's.
+    """
     file = folder / ORIGIN_CONFIG
     if not file.is_file():
         return None
     values = read_json(file)
     if values.pop("format", None) != ORIGIN:
         raise ValueError(f"load: '{file}' was not written by this version of lavagna. Convert the checkpoint again.")
+    strange = _strange(values)
+    if strange:
+        raise ValueError(
+            f"load: {strange!r} in '{file}' is not what lavagna writes there. Convert the checkpoint again."
+        )
     return Origin(**values)
+
+
+def _strange(values: dict[str, Any]) -> str | None:
+    """The first key whose value no origin has."""
+    plain: dict[str, Any] = {"name": str, "config": dict, "text": str, "file": str, "nest": str | None, "tensors": dict}
+    for key in plain | values:
+        if key not in plain or key not in values or not isinstance(values[key], plain[key]):
+            return key
+    file = Path(values["file"])
+    if file.name != values["file"] or file.suffix not in (SAFETENSORS, *TORCH):
+        return "file"
+    known = all(isinstance(dtype, str) and dtype in _DTYPES for dtype in values["tensors"].values())
+    return None if known else "tensors"
 
 
 def unused_of(folder: Path) -> SafetensorsFile | None:

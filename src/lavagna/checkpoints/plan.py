@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lavagna.checkpoints import formats
-from lavagna.checkpoints.files import CONFIG, open_weights, read_json
+from lavagna.checkpoints.files import CONFIG, LISTED, open_weights, read_json
 from lavagna.checkpoints.format import Config, Format
 from lavagna.checkpoints.rules import Rule, same
 from lavagna.checkpoints.weights import Weights
@@ -21,8 +21,8 @@ from lavagna.models.stack_config import StackConfig
 FORMAT = "lavagna-checkpoint-1"
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
 OURS = "lavagna"
-# Faults that an error message lists before it stops.
-LISTED = 6
+# What configurations call the number of blocks.
+DEPTHS = ("num_hidden_layers", "n_layer")
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -91,8 +91,8 @@ def _ours(path: Path, config: Config) -> Plan:
         described = read_config(config.get("kind", ModelConfig.kind), config["model"])
         weights = open_weights(path)
         model = _outlined(described, weights)
-    # A RuntimeError is torch's, of sizes that no tensor can have.
-    except (TypeError, ValueError, RuntimeError) as error:
+    # A RuntimeError or OverflowError is torch's, of sizes and numbers that no tensor can have.
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         if str(error).startswith("load: "):
             raise
         raise ValueError(f"load: '{file}' describes no model. {error}") from None
@@ -105,6 +105,7 @@ def _foreign(path: Path, config: Config) -> Plan:
     format, stated = _recognized(path, config, weights)
     try:
         config = format.described(stated, weights.shapes)
+        _refuse_depth(config, weights)
         described = format.model_config(config, _either(weights.shapes, format.tied))
         model = _outlined(described, weights)
         rules = format.rules(config, described)
@@ -115,8 +116,8 @@ def _foreign(path: Path, config: Config) -> Plan:
             f"load: '{path}' looks like {format.name}, but has no {error} in its config.json or tensors. Copy both "
             "again from one place."
         ) from None
-    # A RuntimeError is torch's, of sizes that no tensor can have.
-    except (TypeError, ValueError, RuntimeError) as error:
+    # A RuntimeError or OverflowError is torch's, of sizes and numbers that no tensor can have.
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise ValueError(f"load: '{path}' looks like {format.name}, but describes no model of ours. {error}") from None
     unused = frozenset(format.unused(weights.entries))
     title = format.title(described)
@@ -126,9 +127,21 @@ def _foreign(path: Path, config: Config) -> Plan:
 
 def _outlined(described: StackConfig, weights: Weights) -> Stack:
     """An outline of the model. Raises ValueError where it has more blocks than tensors: at once, not after an hour."""
-    if described.depth > len(weights.entries):
-        raise ValueError(f"It has {described.depth} blocks, but the file has {len(weights.entries)} tensors in all.")
+    _refuse_more_blocks(described.depth, weights)
     return outline(described)
+
+
+def _refuse_depth(config: Config, weights: Weights) -> None:
+    # Before the format, which may list every block's layer.
+    for said in (config, config.get("text_config")):
+        for depth in (said.get(key) for key in DEPTHS) if isinstance(said, Mapping) else ():
+            if isinstance(depth, int):
+                _refuse_more_blocks(depth, weights)
+
+
+def _refuse_more_blocks(depth: int, weights: Weights) -> None:
+    if depth > len(weights.entries):
+        raise ValueError(f"It has {depth} blocks, but the file has {len(weights.entries)} tensors in all.")
 
 
 def _either(shapes: Shapes, names: tuple[str, str] | None) -> Shapes:
@@ -146,9 +159,9 @@ def _recognized(path: Path, config: Config, weights: Weights) -> tuple[Format, C
             return format, config if format.beside else said
     kind = f"model_type {config['model_type']!r}" if "model_type" in config else "no model_type"
     kind = kind if config else "no config.json"
-    first = ", ".join(list(names)[:3])
+    first = f"tensors such as {', '.join(list(names)[:3])}" if names else "no tensors"
     raise ValueError(
-        f"load: '{path}' is of no format that is known, with {kind} and tensors such as {first}. "
+        f"load: '{path}' is of no format that is known, with {kind} and {first}. "
         f"Known are {', '.join(formats.names())}, and folders that lavagna.save wrote."
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,7 @@ class SafetensorsFile(Weights):
         return data.view(entry.dtype).reshape(entry.shape)
 
     def _once(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        twice = [name for name in dict.fromkeys(names) if names.count(name) > 1] if len({*names}) < len(names) else []
+        twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
         if twice:
             raise ValueError(f"load: '{self.path}' has {', '.join(twice)} twice. Save it again.")
         return dict(pairs)

@@ -78,10 +78,12 @@ class TorchFile(Weights):
         )
 
     def _about_pickles(self, error: Exception) -> str:
-        found = next((line.strip() for line in str(error).splitlines() if "GLOBAL" in line), "")
+        found = next(
+            (f" {line.strip().split('. ')[0].rstrip('.')}" for line in str(error).splitlines() if "GLOBAL" in line), ""
+        )
         return (
             f"load: '{self.path}' is a pickle of more than tensors, which can run any code when it is read, so it is "
-            f"not read. {found.split('. ')[0]} Where you trust it, read it with torch.load(..., weights_only=False) "
+            f"not read.{found}. Where you trust it, read it with torch.load(..., weights_only=False) "
             "and write its tensors with safetensors.torch.save_file."
         )
 
@@ -99,4 +101,7 @@ def _unload(tensor: Tensor) -> None:
 
 
 def _dense(value: object) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+    """Whether it is a tensor with a number at every place: none on the meta device, which has no numbers."""
+    if not isinstance(value, Tensor) or value.is_meta or value.is_nested or value.is_quantized:
+        return False
+    return value.layout == torch.strided

@@ -85,8 +85,7 @@ class StackConfig:
     @property
     def layers(self) -> tuple[str, ...]:
         """The name of every block's layer, first to last."""
-        pattern = (self.layer,) if isinstance(self.layer, str) else tuple(self.layer)
-        return tuple(pattern[i % len(pattern)] for i in range(self.depth))
+        return tuple(self._pattern[i % len(self._pattern)] for i in range(self.depth))
 
     def layer_options(self, name: str) -> dict[str, Any]:
         """The options that one of the layers gets."""
@@ -120,9 +119,14 @@ class StackConfig:
         """An error that names this config."""
         return ValueError(f"{type(self).__name__}: {text}")
 
+    @property
+    def _pattern(self) -> tuple[str, ...]:
+        """The layers that repeat; each is one of a block's, since there are never more of them than blocks."""
+        return (self.layer,) if isinstance(self.layer, str) else tuple(self.layer)
+
     def _of(self, given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         """What is given for one layer: by its name, or for all alike."""
-        by_layer = given and all(key in self.layers and isinstance(value, Mapping) for key, value in given.items())
+        by_layer = given and all(key in self._pattern and isinstance(value, Mapping) for key, value in given.items())
         return given.get(name, {}) if by_layer else given
 
     def _check_numbers(self) -> None:
@@ -150,7 +154,7 @@ class StackConfig:
         with torch.device("meta"):
             built = {
                 name: registry.build(name, self.d_model, **self.layer_options(name))
-                for name in dict.fromkeys(self.layers)
+                for name in dict.fromkeys(self._pattern)
             }
         for name, mixer in built.items():
             try:

@@ -1,5 +1,7 @@
 """Mamba-2 of transformers: the same logits, also where transformers' own are wrong."""
 
+import json
+
 import pytest
 import torch
 
@@ -62,3 +64,27 @@ def test_a_model_of_ours_is_one_of_theirs_where_they_read_what_is_written(transf
     theirs = of_transformers(transformers.Mamba2ForCausalLM.from_pretrained(tmp_path / "theirs").eval())
     ids = torch.randint(50, (2, 17))
     assert distance(logits(ours, ids)[0], theirs(ids)[0]) < 1e-4
+
+
+def test_a_width_of_heads_is_written_as_theirs_and_must_be_what_is_said(transformers, tmp_path):
+    ours = lv.LanguageModel(lv.ModelConfig("mamba2", 32, 1, 50, options={"heads": 4, "head_dim": 8})).eval()
+    lv.save(ours, tmp_path / "ours")
+    lv.checkpoints.convert(tmp_path / "ours", tmp_path / "theirs", to="mamba2")
+    # Theirs refuses another expand.
+    theirs = of_transformers(transformers.Mamba2ForCausalLM.from_pretrained(tmp_path / "theirs").eval())
+    ids = torch.randint(50, (2, 9))
+    assert distance(logits(ours, ids)[0], theirs(ids)[0]) < 1e-4
+    file = tmp_path / "theirs" / "config.json"
+    config = json.loads(file.read_text())
+    for changed, said in (
+        ({"expand": 3}, r"Its num_heads \* head_dim is 32, but its hidden_size \* expand is 96"),
+        ({"num_hidden_layers": 10**18}, "It has 1000000000000000000 blocks"),
+        ({"vocab_size": "50"}, "vocabulary must be an int >= 1, but came as '50'"),
+    ):
+        file.write_text(json.dumps(config | changed))
+        with pytest.raises(ValueError, match=said):
+            lv.load(tmp_path / "theirs")
+    narrow = lv.LanguageModel(lv.ModelConfig("mamba2", 32, 1, 50, options={"heads": 3, "head_dim": 8}))
+    lv.save(narrow, tmp_path / "narrow")
+    with pytest.raises(ValueError, match="Its heads are d_model times an int wide, but this model's are 24"):
+        lv.checkpoints.convert(tmp_path / "narrow", tmp_path / "new", to="mamba2")

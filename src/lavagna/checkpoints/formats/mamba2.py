@@ -29,7 +29,7 @@ class Mamba2(Format):
             "dt_limit": [_number(limit) for limit in config.get("time_step_limit", (0.0, "inf"))],
             "norm_eps": config.get("layer_norm_epsilon", 1e-5),
         }
-        return ModelConfig(
+        described = ModelConfig(
             layer="mamba2",
             d_model=config["hidden_size"],
             depth=config["num_hidden_layers"],
@@ -38,6 +38,10 @@ class Mamba2(Format):
             options=options,
             **vocabulary(config["vocab_size"], shapes[EMBEDDING][0]),
         )
+        width, said = built(described, Layer).sizes[0], described.d_model * options["expand"]
+        if width != said:
+            raise ValueError(f"Its num_heads * head_dim is {width}, but its hidden_size * expand is {said}.")
+        return described
 
     def rules(self, config: Config, model_config: ModelConfig) -> list[Rule]:
         return [*frame(model_config), *mamba2_rules(model_config)]
@@ -47,10 +51,14 @@ class Mamba2(Format):
 
     def foreign_config(self, model_config: ModelConfig) -> dict[str, Any]:
         options, layer = registry.options("mamba2") | model_config.layer_options("mamba2"), built(model_config, Layer)
+        expand, rest = divmod(layer.sizes[0], model_config.d_model)
+        if rest:
+            raise ValueError(f"Its heads are d_model times an int wide, but this model's are {layer.sizes[0]}.")
         return {
             "architectures": ["Mamba2ForCausalLM"],
             "model_type": self.name,
             **shared_config(model_config, options),
+            "expand": expand,
             "num_heads": layer.values.count,
             "head_dim": layer.values.size,
             "state_size": layer.keys.size,
