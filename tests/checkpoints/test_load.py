@@ -99,6 +99,23 @@ def test_a_dtype_is_kept_or_cast_but_decays_stay_float32(layer, dtype, tmp_path)
         assert model(torch.randint(256, (1, 5))).logits.isfinite().all()
 
 
+def test_a_dtype_that_nothing_computes_in_needs_another_named(tmp_path):
+    lv.save(build("gla"), tmp_path / "model")
+    (file,) = (tmp_path / "model").glob("*.safetensors")
+    save_file({name: x.to(torch.float8_e4m3fn) for name, x in load_file(file).items()}, file)
+    with pytest.raises(ValueError, match="float8_e4m3fn.*dtype=torch.bfloat16"):
+        lv.load(tmp_path / "model")
+    model, _ = lv.load(tmp_path / "model", dtype=torch.float32)
+    assert model(torch.randint(256, (1, 5))).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("content", [b"\x80", b"x", b"\x08\0\0\0\0\0\0\0{}      "], ids=["cut", "text", "safetensors"])
+def test_what_torch_never_wrote_is_said_to_be_no_file_of_it(content, tmp_path):
+    (tmp_path / "model.pth").write_bytes(content)
+    with pytest.raises(ValueError, match="is not a file of torch.save"):
+        lv.load(tmp_path / "model.pth")
+
+
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_float64_casts_everything(layer, tmp_path):
     lv.save(build(layer), tmp_path / "model")

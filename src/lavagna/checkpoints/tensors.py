@@ -52,10 +52,18 @@ def _read(made: Plan, rule: Rule) -> list[Tensor]:
 
 
 def fill(made: Plan, device: torch.device, dtype: torch.dtype | None) -> None:
-    """Put a plan's tensors into its model, in the given dtype or their own; what layers own in float32 at least."""
+    """Put a plan's tensors into its model, in the given dtype or their own; what layers own in float32 at least.
+
+    Raises ValueError where no dtype is given and theirs is one that torch stores but does not compute in.
+    """
     for name, tensor in tensors_of(made):
         module, leaf = _part(made.model, name)
         wanted = dtype or tensor.dtype
+        if wanted.is_floating_point and wanted.itemsize < 2:
+            raise ValueError(
+                f"load: {name} is {wanted}, which torch does not compute in. Name another dtype, such as "
+                "dtype=torch.bfloat16."
+            )
         if isinstance(module, Wide):
             wanted = wide_dtype(wanted)
         # What is cut out of a larger tensor would keep all of it alive.

@@ -16,6 +16,8 @@ from lavagna.checkpoints.weights import Entry, Weights
 # What files of whole trainings keep their tensors under.
 NESTS = ("state_dict", "model", "module", "model_state_dict")
 ZIP = b"PK\x03\x04"
+# What every pickle of torch.save begins with.
+PICKLE = b"\x80"
 
 
 class TorchFile(Weights):
@@ -30,7 +32,10 @@ class TorchFile(Weights):
     def __init__(self, path: Path) -> None:
         self.path = path
         with path.open("rb") as file:
-            self._mapped = file.read(len(ZIP)) == ZIP
+            start = file.read(len(ZIP))
+        self._mapped = start == ZIP
+        if not self._mapped and (not start.startswith(PICKLE) or len(start) < len(ZIP)):
+            raise ValueError(f"load: '{path}' is not a file of torch.save. Copy or save it again.")
         self.nest: str | None = None
         self._held = self._read()
         self.entries = {name: Entry(tuple(tensor.shape), tensor.dtype) for name, tensor in self._held.items()}
