@@ -109,10 +109,12 @@ def test_a_dtype_that_nothing_computes_in_needs_another_named(tmp_path):
     assert model(torch.randint(256, (1, 5))).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("content", [b"\x80", b"x", b"\x08\0\0\0\0\0\0\0{}      "], ids=["cut", "text", "safetensors"])
+@pytest.mark.parametrize(
+    "content", [b"\x80", b"no tensors", b"\x08\0\0\0\0\0\0\0{}      "], ids=["cut", "text", "safetensors"]
+)
 def test_what_torch_never_wrote_is_said_to_be_no_file_of_it(content, tmp_path):
     (tmp_path / "model.pth").write_bytes(content)
-    with pytest.raises(ValueError, match="is not a file of torch.save"):
+    with pytest.raises(ValueError, match="is not a (whole )?file of torch.save"):
         lv.load(tmp_path / "model.pth")
 
 

@@ -35,7 +35,8 @@ class TorchFile(Weights):
             start = file.read(len(ZIP))
         self._mapped = start == ZIP
         if not self._mapped and (not start.startswith(PICKLE) or len(start) < len(ZIP)):
-            raise ValueError(f"load: '{path}' is not a file of torch.save. Copy or save it again.")
+            whole = "" if len(start) >= len(ZIP) else "whole "
+            raise ValueError(f"load: '{path}' is not a {whole}file of torch.save. Copy or save it again.")
         self.nest: str | None = None
         self._held = self._read()
         self.entries = {name: Entry(tuple(tensor.shape), tensor.dtype) for name, tensor in self._held.items()}
