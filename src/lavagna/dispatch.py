@@ -1,16 +1,17 @@
 """The one door: any legal call of the recurrence, checked, brought to one shape, and sent to a form on a backend."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from lavagna.algebra.transition import Transition, shared
+from lavagna import kernels
+from lavagna.algebra.transition import Transition
 from lavagna.autocast import without_autocast
 from lavagna.forms import FORMS
-from lavagna.packing import Rows, as_mask, as_offsets, packed_rows
+from lavagna.forms.call import Fold, Inputs, call
+from lavagna.packing import as_mask, as_offsets
 
 BACKENDS = ("torch", "cpu", "triton")
 READS = ("after", "before")
@@ -30,15 +31,6 @@ class Result(NamedTuple):
 
     output: Shaped[Tensor, "b t h v"]
     state: Shaped[Tensor, "n h v k"]
-
-
-class _Inputs(NamedTuple):
-    """A call brought to one shape: full tensors (b, t, h, ·) of one dtype, masked steps all zero."""
-
-    a: Transition
-    q: Tensor
-    k: Tensor
-    v: Tensor
 
 
 def recur(
@@ -64,7 +56,7 @@ def recur(
     the dtype of `q`, `k`, `v`; sums and the state are float32, float64 for float64 inputs, complex where anything is.
 
     - form: "recurrent", "scan", "chunkwise", "parallel" or "auto"; all give the same numbers.
-    - backend: "torch" or "auto".
+    - backend: "cpu" (the kernel: forms "recurrent" and "auto"), "torch" or "auto", which takes the kernel where it can.
     - chunk: steps a chunk of the chunkwise form, any int >= 1; 64 where None.
     - mask (b, t), bool or 0/1: a masked step is an exact no-op and its output 0, whatever it holds.
     - cu_seqlens: sequences laid end to end in one row (b = 1), from 0 to t; the state then has one row a sequence.
@@ -77,7 +69,7 @@ def recur(
     >>> torch.allclose(one, two)
     True
     """
-    run = _chosen(form, backend, chunk, read)
+    _check_options(form, backend, chunk, read)
     _check(a, q, k, v, state)
     batch, steps = q.shape[:2]
     real = None if mask is None else as_mask("recur", mask, batch, steps)
@@ -85,41 +77,56 @@ def recur(
     with without_autocast(q):
         dtype = _dtype(a, q, k, v, state)
         start = _start(state, batch if offsets is None else len(offsets) - 1, k, v, dtype)
-        inputs = _full(a, q, k, v, dtype, real)
-        if offsets is None:
-            output, last = run(inputs, start)
+        kernel = _kernel(form, backend, chunk, a, q, k, v)
+        if kernel is None:
+            fold = _fold(form, chunk, read)
+            output, last = call(fold, a, q, k, v, start, real=real, offsets=offsets)
         else:
-            output, last = _packed(run, inputs, start, packed_rows(offsets, real, device=q.device))
-        output = output.to(dtype if dtype.is_complex else q.dtype)
-        if real is not None:
-            output = output.masked_fill(~real[:, :, None, None], 0)
-    return Result(output, last)
+            output, last = kernel.run(a, q, k, v, start, read=read, real=real, offsets=offsets)
+    return Result(output.to(dtype if dtype.is_complex else q.dtype), last)
 
 
-def _chosen(form: str, backend: str, chunk: int | None, read: str) -> Callable[[_Inputs, Tensor], Result]:
-    """The function that runs a checked call, for the options of `recur`; raises ValueError on options that can't be."""
+def _check_options(form: str, backend: str, chunk: int | None, read: str) -> None:
+    """Raise ValueError on options of `recur` that can't be."""
     if form != "auto" and form not in FORMS:
         raise ValueError(f"recur: form must be one of {', '.join(FORMS)} or auto, but came as {form!r}.")
     if backend not in ("auto", *BACKENDS):
         raise ValueError(f"recur: backend must be one of {', '.join(BACKENDS)} or auto, but came as {backend!r}.")
-    if backend not in ("auto", "torch"):
-        raise ValueError(f"recur: the {backend} backend has no kernel for this call. Use backend='torch' or 'auto'.")
     if read not in READS:
         raise ValueError(f"recur: read must be 'after' or 'before', but came as {read!r}.")
     if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
         raise ValueError(f"recur: chunk must be an int >= 1 or None, but came as {chunk!r}.")
 
-    def run(inputs: _Inputs, start: Tensor) -> Result:
+
+def _kernel(
+    form: str, backend: str, chunk: int | None, a: Transition, q: Tensor, k: Tensor, v: Tensor
+) -> kernels.Kernel | None:
+    """The kernel that serves a call, or None where torch does; raises ValueError where the one asked for is missing."""
+    if backend == "torch" or (backend == "auto" and chunk is not None):
+        return None
+    found = kernels.find(q.device.type if backend == "auto" else backend, form)
+    missing = f"the {backend} backend has no kernel for the {form} form" if found is None else found.lacks(a, q, k, v)
+    if missing is None and found is not None:
+        return found
+    if backend != "auto":
+        raise ValueError(f"recur: {missing}. Use backend='torch' or 'auto'.")
+    return None
+
+
+def _fold(form: str, chunk: int | None, read: str) -> Fold:
+    """What torch folds a full call by."""
+
+    def fold(inputs: Inputs, start: Tensor) -> tuple[Tensor, Tensor]:
         batch, steps = inputs.v.shape[:2]
         if not steps or not batch:
-            return Result(inputs.v * 1, start.clone())
+            return inputs.v * 1, start.clone()
         name = form if form != "auto" else "chunkwise" if chunk is not None else _fastest(inputs)
-        return Result(*FORMS[name](*inputs, start, read=read, chunk=_chunk(chunk, steps)))
+        return FORMS[name](*inputs, start, read=read, chunk=_chunk(chunk, steps))
 
-    return run
+    return fold
 
 
-def _fastest(inputs: _Inputs) -> str:
+def _fastest(inputs: Inputs) -> str:
     batch, steps, heads, values = inputs.v.shape
     keys, log_decay = inputs.k.shape[3], inputs.a.log_decay
     if torch.compiler.is_compiling():
@@ -158,39 +165,6 @@ def _chunk(chunk: int | None, steps: int) -> int:
     if chunk is None and torch.compiler.is_compiling():
         return CHUNK
     return min(chunk or CHUNK, steps)
-
-
-def _packed(run: Callable, inputs: _Inputs, start: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Run every segment as a row of its own, rows of like length together so that little is spent on filling up."""
-    output = torch.zeros_like(inputs.v)
-    order, lasts = [], []
-    for members, some in rows.alike():
-        gather = shared(some.gather)
-        own = _Inputs(inputs.a.map(gather), *(gather(x) for x in inputs[1:]))
-        result = run(own, start[members])
-        output = output + some.scatter(result.output)
-        order += members
-        lasts.append(result.state)
-    if not lasts:
-        return output, start.clone()
-    back = torch.tensor(order, device=start.device).argsort()
-    return output, torch.cat(lasts).index_select(0, back)
-
-
-def _full(a: Transition, q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, real: Tensor | None) -> _Inputs:
-    """Every tensor in one dtype, broadcast axes spread out, one key head a value head, masked steps zero."""
-    batch, steps, heads = v.shape[:3]
-    hidden = None if real is None else ~real[:, :, None, None]
-
-    @shared
-    def full(x: Tensor) -> Tensor:
-        x = x.to(dtype)
-        if x.shape[2] not in (1, heads):
-            x = x.repeat_interleave(heads // x.shape[2], 2)
-        x = x.expand(batch, steps, heads, x.shape[3])
-        return x if hidden is None else x.masked_fill(hidden, 0)
-
-    return _Inputs(a.map(full), full(q), full(k), full(v))
 
 
 def _start(state: Tensor | None, rows: int, k: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:

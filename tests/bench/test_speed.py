@@ -19,7 +19,7 @@ MEASURE = """
 import json, sys
 from lavagna.bench.forms import form_rows
 rows = form_rows([sys.argv[1]], sizes=[int(sys.argv[2])], loop_rounds=0)
-print(json.dumps([(row.direction, row.ratio / row.bound) for row in rows]))
+print(json.dumps([(row.direction, row.ratio / row.bound) for row in rows if row.bound]))
 """
 
 

@@ -32,4 +32,4 @@ def test_pieces_make_up_the_whole(length):
 def test_a_difference_that_is_no_number_does_not_hold(device):
     wanted = torch.ones(3, device=device)
     difference = distance([wanted, wanted * float("nan")], [wanted, wanted])
-    assert not row("x", "scan", torch.float64, "output", difference).ok
+    assert not row(("scan", "torch"), "x", torch.float64, "output", difference).ok

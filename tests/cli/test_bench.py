@@ -3,13 +3,15 @@
 import pytest
 
 from lavagna import layers
-from lavagna.bench.forms import BOUNDS
+from lavagna.bench.forms import BOUNDS, PASSES
+from lavagna.kernels import serves
 
 
 def test_every_transition_is_measured_in_both_directions_and_beside_the_loop(table):
     rows = table("bench", "forms", "--quick")
-    measured = {(row["transition"], row["form"], row["direction"]) for row in rows}
-    kinds = [("chunkwise", "forward"), ("chunkwise", "forward_backward"), ("recurrent", "forward")]
+    measured = {(row["transition"], row["form"], row["backend"], row["direction"]) for row in rows}
+    kinds = [("chunkwise", "torch", way) for way in PASSES] + [("recurrent", "torch", "forward")]
+    kinds += [("recurrent", "cpu", way) for way in PASSES if serves("cpu")]
     assert measured == {(name, *kind) for name in BOUNDS for kind in kinds}
     assert all(row["time_ms"] > 0 and row["ratio"] > 0 for row in rows)
 

@@ -29,7 +29,9 @@ def loss(t, form, device, *, heads, keys, chunk=None):
     q, k = torch.randn(2, 1, t, 1, keys, device=device).requires_grad_()
     v, step = torch.randn(2, 1, t, heads, 1, device=device).requires_grad_()
     log_decay = (-torch.rand(1, 1, heads, keys, device=device)).requires_grad_()
-    output, state = lv.recur(lv.diagonal(log_decay, step=step.square()), q, k, v, form=form, chunk=chunk)
+    output, state = lv.recur(
+        lv.diagonal(log_decay, step=step.square()), q, k, v, form=form, chunk=chunk, backend="torch"
+    )
     return output.square().sum() + state.sum()
 
 

@@ -43,7 +43,9 @@ def test_strong_decay_is_safe(form, wall, kind, device):
     )
     held(some, 1e-5, form=form)
     if wall == -30.0 and kind == "diagonal":
-        assert difference(lv.recur(a, one, one, one[..., :1], form=form).output, 2 * one[..., :1]) < 1e-7
+        assert (
+            difference(lv.recur(a, one, one, one[..., :1], form=form, backend="torch").output, 2 * one[..., :1]) < 1e-7
+        )
 
 
 @EVERY_FORM
@@ -74,7 +76,7 @@ def test_a_hard_reset_with_a_step_is_one_without(form, angle, device):
     log_decay[:, [4, 5]] = -math.inf if angle is None else complex(-math.inf, angle)
     step = (torch.rand_like(some.a.log_decay) + 0.1).requires_grad_()
     scaled = log_decay * step.detach() if angle is None else torch.complex(log_decay.real * step, log_decay.imag * step)
-    ours = lv.recur(lv.scalar(log_decay, step=step), *some[1:], form=form)
+    ours = lv.recur(lv.scalar(log_decay, step=step), *some[1:], form=form, backend="torch")
     right = dense.recur(lv.scalar(scaled.detach()), *some[1:])
     assert difference(ours.output, right[0]) < 1e-12 and difference(ours.state, right[1]) < 1e-12
     (gradient,) = torch.autograd.grad(ours.output.real.sum() + ours.state.real.sum(), step)
@@ -86,7 +88,7 @@ def test_a_hard_reset_leaves_exactly_the_token_itself(form, device):
     some = call("diagonal", Sizes(b=1, t=5, h=1, hv=1), device=device, dtype=torch.float32)
     log_decay = some.a.log_decay.clone()
     log_decay[:, 4] = -math.inf
-    state = lv.recur(lv.diagonal(log_decay), *some[1:], form=form).state
+    state = lv.recur(lv.diagonal(log_decay), *some[1:], form=form, backend="torch").state
     assert torch.equal(state[0, 0], torch.outer(some.v[0, 4, 0], some.k[0, 4, 0]))
 
 
@@ -97,7 +99,7 @@ def test_edges_of_the_delta_rule(form, device):
         key, dose = torch.full_like(v, k), torch.full_like(v, beta)
         start = torch.full((1, 1, 1, 1), state, device=device)
         a = lv.householder(key.requires_grad_(), dose)
-        out, last = lv.recur(a, torch.ones_like(v), key, dose * v, start, form=form)
+        out, last = lv.recur(a, torch.ones_like(v), key, dose * v, start, form=form, backend="torch")
         last.sum().backward()
         assert torch.isfinite(key.grad).all()
         return out.flatten().tolist()
@@ -117,7 +119,7 @@ def test_long_keys_diverge_as_the_definition_does(form, scale, largest, device):
     some = Call(lv.householder(key, one), torch.randn_like(key), key, torch.randn(1, t, 1, 4, device=device), None)
     true = dense.recur(*some)
     assert true[0].abs().max() > largest
-    ours = lv.recur(*some, form=form)
+    ours = lv.recur(*some, form=form, backend="torch")
     assert difference(ours.output, true[0]) < 1e-3
     assert difference(ours.state, true[1]) < 1e-3
 
@@ -126,7 +128,7 @@ def test_long_keys_diverge_as_the_definition_does(form, scale, largest, device):
 def test_the_marks_of_three_forms(form, device):
     one = torch.ones(1, 3, 1, 1, dtype=torch.float64, device=device)
     v = torch.tensor([6.0, 7.0, 8.0], dtype=torch.float64, device=device).reshape(1, 3, 1, 1)
-    out = lv.recur(lv.scalar((one / 2).log()), one, one, v, form=form, chunk=2).output
+    out = lv.recur(lv.scalar((one / 2).log()), one, one, v, form=form, chunk=2, backend="torch").output
     assert out.flatten().tolist() == pytest.approx([6, 10, 13], abs=1e-14)
 
 
@@ -136,7 +138,7 @@ def test_the_gradient_of_the_last_state_alone(form, device):
     one = torch.ones(1, 3, 1, 1, dtype=torch.float64, device=device)
     v = one.clone().requires_grad_()
     start = torch.full((1, 1, 1, 1), 4.0, dtype=torch.float64, device=device, requires_grad=True)
-    state = lv.recur(lv.scalar(g), one, one, v, start, form=form, chunk=2).state
+    state = lv.recur(lv.scalar(g), one, one, v, start, form=form, chunk=2, backend="torch").state
     state.backward(torch.ones_like(state))
     assert state.item() == pytest.approx(2.25)
     assert start.grad.item() == pytest.approx(0.125)
@@ -150,9 +152,9 @@ def test_the_ragged_tail_reads_its_own_decay(form, device):
     g = torch.full((1, 1, 1, 1), -0.1, dtype=torch.float64, device=device)
     one = torch.ones(1, 70, 1, 1, dtype=torch.float64, device=device)
     for chunk in (1, 3, 16, 64, 128, 79):
-        assert lv.recur(lv.scalar(g), one, one, one, form=form, chunk=chunk).state.item() == pytest.approx(
-            10.498750, abs=5e-7
-        )
+        assert lv.recur(
+            lv.scalar(g), one, one, one, form=form, chunk=chunk, backend="torch"
+        ).state.item() == pytest.approx(10.498750, abs=5e-7)
 
 
 @pytest.mark.parametrize("form", ["recurrent", "scan", "chunkwise"])
@@ -162,7 +164,7 @@ def test_a_constant_slow_decay_is_not_rounded_away(form, power, device):
     t = 20_000
     g = torch.full((1, 1, 1, 1), math.log1p(-(2.0**power)), dtype=torch.float64, device=device).float()
     q, k, v = (torch.randn(1, t, 1, 2, device=device).abs() for _ in range(3))
-    true = lv.recur(lv.scalar(g.double()), q.double(), k.double(), v.double(), form="scan")
-    ours = lv.recur(lv.scalar(g), q, k, v, form=form)
+    true = lv.recur(lv.scalar(g.double()), q.double(), k.double(), v.double(), form="scan", backend="torch")
+    ours = lv.recur(lv.scalar(g), q, k, v, form=form, backend="torch")
     assert difference(ours.output, true.output) < 1e-5
     assert difference(ours.state, true.state) < 1e-5

@@ -45,13 +45,13 @@ def test_small_and_equal_sizes_hide_nothing(form, name, sizes, device):
 def test_any_cut_equals_the_whole(name, data, device):
     t = data.draw(st.integers(1, 40))
     some = call(name, Sizes(b=1, t=t, h=1, hv=2, k=4, v=3), device=device)
-    whole = lv.recur(*some, form=data.draw(st.sampled_from(sorted(FORMS))))
+    whole = lv.recur(*some, form=data.draw(st.sampled_from(sorted(FORMS))), backend="torch")
     cuts = [0, *sorted(data.draw(st.lists(st.integers(0, t), max_size=4))), t]
     state, pieces = some.state, []
     for i, j in zip(cuts, cuts[1:], strict=False):
         part = Call(*between(some, i, j))._replace(state=state)
         chunk = data.draw(st.integers(1, t + 9))
-        output, state = lv.recur(*part, form=data.draw(st.sampled_from(sorted(FORMS))), chunk=chunk)
+        output, state = lv.recur(*part, form=data.draw(st.sampled_from(sorted(FORMS))), chunk=chunk, backend="torch")
         pieces.append(output)
     assert difference(torch.cat(pieces, 1), whole.output) < 1e-12
     assert difference(state, whole.state) < 1e-12
@@ -74,7 +74,7 @@ def test_a_masked_step_changes_nothing_whatever_it_holds(form, name, read, devic
     for x in leaves(ruined):
         x.requires_grad_()
     for kind in (torch.bool, torch.int64, torch.float32):
-        ours = lv.recur(*ruined, read=read, mask=mask.to(kind), form=form, chunk=4)
+        ours = lv.recur(*ruined, read=read, mask=mask.to(kind), form=form, chunk=4, backend="torch")
         assert difference(ours.output, right[0]) < 1e-12
         assert difference(ours.state, right[1]) < 1e-12
         assert not ours.output[~mask].any()
@@ -93,17 +93,24 @@ def test_packed_sequences_equal_each_one_apart(form, name, device):
     state = torch.randn(5, 2, 3, 5, dtype=torch.float64, device=device)
     mask = torch.rand(1, 26, device=device) > 0.2
     for where in (None, mask):
-        packed = lv.recur(*some[:4], state, form=form, chunk=4, cu_seqlens=offsets, mask=where)
+        packed = lv.recur(*some[:4], state, form=form, chunk=4, cu_seqlens=offsets, mask=where, backend="torch")
         for n, (i, j) in enumerate(zip(offsets, offsets[1:], strict=False)):
             own = None if where is None else where[:, i:j]
-            apart = lv.recur(*between(some, i, j)[:4], state[n : n + 1], form="recurrent", mask=own)
+            apart = lv.recur(*between(some, i, j)[:4], state[n : n + 1], form="recurrent", mask=own, backend="torch")
             assert difference(packed.output[:, i:j], apart.output) < 1e-12
             assert difference(packed.state[n : n + 1], apart.state) < 1e-12
     for kind in (torch.int32, torch.int64):
         again = lv.recur(
-            *some[:4], state, form=form, chunk=4, cu_seqlens=torch.tensor(offsets, dtype=kind, device=device)
+            *some[:4],
+            state,
+            form=form,
+            chunk=4,
+            cu_seqlens=torch.tensor(offsets, dtype=kind, device=device),
+            backend="torch",
         )
-        assert torch.equal(again.output, lv.recur(*some[:4], state, form=form, chunk=4, cu_seqlens=offsets).output)
+        assert torch.equal(
+            again.output, lv.recur(*some[:4], state, form=form, chunk=4, cu_seqlens=offsets, backend="torch").output
+        )
 
 
 @EVERY_FORM
@@ -111,7 +118,7 @@ def test_no_gradient_and_no_number_crosses_a_border(form, device):
     some = call("gated householder", Sizes(b=1, t=8, h=1, hv=1), device=device)
     for x in leaves(some):
         x.requires_grad_()
-    before = lv.recur(*some[:4], form=form, cu_seqlens=[0, 3, 8])
+    before = lv.recur(*some[:4], form=form, cu_seqlens=[0, 3, 8], backend="torch")
     for x, gradient in zip(
         leaves(some)[:-1], torch.autograd.grad(before.output[:, 3:].sum(), leaves(some)[:-1]), strict=True
     ):
@@ -120,7 +127,7 @@ def test_no_gradient_and_no_number_crosses_a_border(form, device):
     for x in changed.values():
         x[:, :3] += 1
     other = Call(some.a.map(lambda x: changed[id(x)]), *(changed[id(x)] for x in some[1:]))
-    after = lv.recur(*other[:4], form=form, cu_seqlens=[0, 3, 8])
+    after = lv.recur(*other[:4], form=form, cu_seqlens=[0, 3, 8], backend="torch")
     assert torch.equal(before.output[:, 3:], after.output[:, 3:])
     assert torch.equal(before.state[1], after.state[1])
 
@@ -136,7 +143,7 @@ def test_gradients_pass_gradcheck_through_both_states(form, name, device):
     def run(*new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         swap = {id(old): x for old, x in zip(tensors, new, strict=True)}
         a = some.a.map(lambda x: swap[id(x)])
-        return tuple(lv.recur(a, *(swap[id(x)] for x in some[1:]), form=form, chunk=2))
+        return tuple(lv.recur(a, *(swap[id(x)] for x in some[1:]), form=form, chunk=2, backend="torch"))
 
     assert torch.autograd.gradcheck(run, tensors, fast_mode=True)
     assert torch.autograd.gradgradcheck(run, tensors, fast_mode=True)
@@ -146,10 +153,10 @@ def test_gradients_pass_gradcheck_through_both_states(form, name, device):
 @EVERY_TRANSITION
 def test_the_future_never_reaches_the_past(form, name, device):
     some = call(name, Sizes(t=9), device=device, dtype=torch.float32)
-    before = lv.recur(*some, form=form, chunk=4).output
+    before = lv.recur(*some, form=form, chunk=4, backend="torch").output
     changed = {id(x): x.clone() for x in leaves(some)}
     for x in changed.values():
         if x.shape[1] == 9:
             x[:, 6:] = x[:, 6:] * 0.5
     other = Call(some.a.map(lambda x: changed[id(x)]), *(changed[id(x)] for x in some[1:]))
-    assert torch.equal(lv.recur(*other, form=form, chunk=4).output[:, :6], before[:, :6])
+    assert torch.equal(lv.recur(*other, form=form, chunk=4, backend="torch").output[:, :6], before[:, :6])

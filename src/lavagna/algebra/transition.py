@@ -63,7 +63,7 @@ class Transition:
         """The parts multiplied out: one `log_decay`, one `erase`, one `right`."""
         log_decay = self.log_decay
         if log_decay is not None and (self.step is not None or log_decay.is_complex()):
-            log_decay = _finite(log_decay)
+            log_decay = finite(log_decay)
         if log_decay is not None and self.step is not None:
             log_decay = log_decay * self.step
         if self.beta is not None and self.right is not None:
@@ -71,7 +71,7 @@ class Transition:
         return Factors(log_decay, None if self.left is None else -self.left, self.right, decayed=False)
 
 
-def _finite(log_decay: Tensor) -> Tensor:
+def finite(log_decay: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """The same decay without minus infinity, which makes NaN of complex sums and of the gradient of a step."""
     if log_decay.is_complex():
         return torch.complex(log_decay.real.clamp_min(NEVER), log_decay.imag)

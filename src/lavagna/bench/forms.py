@@ -11,6 +11,7 @@ from lavagna.algebra.transition import Transition, diagonal, dplr, gated_househo
 from lavagna.bench.clock import Job, medians, one_thread
 from lavagna.bench.floor import floor_flops, product
 from lavagna.dispatch import recur
+from lavagna.kernels import serves
 
 HEADS, CHUNK = 4, 64
 # How many times the floor each may take; the loop over steps is measured for comparison, not bounded.
@@ -34,6 +35,7 @@ class Row(NamedTuple):
 
     transition: str
     form: str
+    backend: str
     key_size: int
     direction: str
     time_ms: float
@@ -54,7 +56,7 @@ def form_rows(
     """Measure each transition forward, and forward and backward, b 1, h 4, float32, chunks of 64.
 
     The floor comes from a matrix product measured in the same rounds. The loop over steps is measured forward, for
-    comparison; `loop_rounds` 0 leaves it out.
+    comparison; `loop_rounds` 0 leaves it out. Where there is a CPU kernel it is measured as the chunkwise form is.
     """
     with one_thread():
         for size in sizes:
@@ -66,23 +68,29 @@ def _measured(name: str, size: int, steps: int, rounds: int, loop_rounds: int) -
     matmul, flops = product()
     floor = floor_flops(steps, HEADS, size, size, CHUNK, corrects=name in _CORRECTING)
     # The loop is measured forward only: backward it takes minutes.
-    for form, directions, times in (("chunkwise", PASSES, rounds), ("recurrent", PASSES[:1], loop_rounds)):
+    wanted = [("chunkwise", "torch", PASSES, rounds), ("recurrent", "torch", PASSES[:1], loop_rounds)]
+    if serves("cpu"):
+        wanted.append(("recurrent", "cpu", PASSES, rounds))
+    for form, backend, directions, times in wanted:
         if not times:
             continue
-        jobs = {"matmul": matmul} | {direction: _job(name, size, steps, form, direction) for direction in directions}
+        jobs = {"matmul": matmul}
+        jobs |= {direction: _job(name, size, steps, (form, backend), direction) for direction in directions}
         found = medians(jobs, rounds=times)
         floor_seconds = found["matmul"] * floor / flops
         for direction, bound in zip(directions, BOUNDS[name], strict=False):
             ratio = found[direction] / floor_seconds
             bound = bound if form == "chunkwise" else None
             milliseconds = 1e3 * found[direction], 1e3 * floor_seconds
-            yield Row(name, form, size, direction, *milliseconds, ratio, bound, bound is None or ratio <= bound)
+            yield Row(
+                name, form, backend, size, direction, *milliseconds, ratio, bound, bound is None or ratio <= bound
+            )
 
 
 _CORRECTING = ("householder", "gated_householder", "gated_householder diagonal", "dplr")
 
 
-def _job(name: str, size: int, steps: int, form: str, direction: str) -> Job:
+def _job(name: str, size: int, steps: int, way: tuple[str, str], direction: str) -> Job:
     backward = direction != "forward"
     inputs = {key: tensor.requires_grad_(backward) for key, tensor in _draw(size, steps).items()}
     gradient = torch.randn(1, steps, HEADS, size)
@@ -90,7 +98,7 @@ def _job(name: str, size: int, steps: int, form: str, direction: str) -> Job:
 
     def run() -> None:
         with torch.set_grad_enabled(backward):
-            output, _ = recur(_transition(name, inputs), *operands, form=form, chunk=CHUNK)
+            output, _ = recur(_transition(name, inputs), *operands, form=way[0], backend=way[1], chunk=CHUNK)
         if backward:
             # The gradients are thrown away: adding them up is no part of the form.
             torch.autograd.grad(output, list(inputs.values()), gradient, allow_unused=True)

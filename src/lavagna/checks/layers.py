@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lavagna.checks.row import Row, distance, row
+from lavagna.checks.row import Row, distance, row, ways
 from lavagna.layers import Layer, build, options
 
 BATCH, STEPS, WIDTH, HEADS = 2, 70, 32, 2
@@ -28,16 +28,24 @@ def layer_rows(name: str, dtypes: tuple[torch.dtype, ...], *, seed: int = 0) -> 
         text = torch.randn(BATCH, STEPS, WIDTH)
     wanted = _run(copy.deepcopy(layer).double(), text.double(), None)
     for dtype in dtypes:
-        for form in layer.forms:
-            came = _run(copy.deepcopy(layer).to(dtype), text.to(dtype), form)
+        for way in ways(layer.forms, kernel=_has_kernel(layer, text)):
+            came = _run(copy.deepcopy(layer).to(dtype), text.to(dtype), way)
             for quantity in ("output", "gradient"):
-                yield row(name, form, dtype, quantity, distance(came[quantity], wanted[quantity]))
+                yield row(way, name, dtype, quantity, distance(came[quantity], wanted[quantity]))
 
 
-def _run(layer: Layer, text: Tensor, form: str | None) -> dict[str, list[Tensor]]:
-    """The mixed text, and all gradients of a sum over it; token by token where there is no form."""
+def _has_kernel(layer: Layer, text: Tensor) -> bool:
+    try:
+        layer(text[:, :1], backend="cpu")
+    except ValueError:
+        return False
+    return "recurrent" in layer.forms
+
+
+def _run(layer: Layer, text: Tensor, way: tuple[str, str] | None) -> dict[str, list[Tensor]]:
+    """The mixed text, and all gradients of a sum over it; by torch and token by token where no way is given."""
     text = text.requires_grad_()
-    y = _stepped(layer, text) if form is None else layer(text, form=form).y
+    y = _stepped(layer, text) if way is None else layer(text, form=way[0], backend=way[1]).y
     loss = (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum()
     return {"output": [y.detach()], "gradient": list(torch.autograd.grad(loss, [text, *layer.parameters()]))}
 
@@ -45,6 +53,6 @@ def _run(layer: Layer, text: Tensor, form: str | None) -> dict[str, list[Tensor]
 def _stepped(layer: Layer, text: Tensor) -> Tensor:
     state, rows = None, []
     for t in range(text.shape[1]):
-        y, state = layer(text[:, t : t + 1], state, form="recurrent")
+        y, state = layer(text[:, t : t + 1], state, form="recurrent", backend="torch")
         rows.append(y)
     return torch.cat(rows, 1)

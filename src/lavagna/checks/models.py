@@ -25,15 +25,17 @@ def model_rows(model: LanguageModel, ids: Int[Tensor, "b t"], dtypes: tuple[torc
     names = "+".join(dict.fromkeys(model.config.layers))
     forms = list(dict.fromkeys(form for name in model.config.layers for form in layer_class(name).forms))
     with torch.no_grad():
-        wanted = _pieces(copy.deepcopy(model).double().eval(), ids, [1] * ids.shape[1], "recurrent")
+        wanted = _pieces(copy.deepcopy(model).double().eval(), ids, [1] * ids.shape[1], "recurrent", "torch")
         for dtype in dtypes:
             cast = copy.deepcopy(model).to(dtype).eval()
             for form in forms:
-                came = _pieces(cast, ids, [ids.shape[1]], form)
-                yield row(f"model of {names}", form, dtype, "output", distance([came], [wanted]), slack=SLACK)
+                came = _pieces(cast, ids, [ids.shape[1]], form, "torch")
+                yield row(
+                    (form, "torch"), f"model of {names}", dtype, "output", distance([came], [wanted]), slack=SLACK
+                )
             for name, lengths in ((CUT, uneven(ids.shape[1])), (STEPPED, [1] * ids.shape[1])):
-                came = _pieces(cast, ids, lengths, "auto")
-                yield row(f"model of {names}", name, dtype, "output", distance([came], [wanted]), slack=SLACK)
+                came = _pieces(cast, ids, lengths, "auto", "auto")
+                yield row((name, "auto"), f"model of {names}", dtype, "output", distance([came], [wanted]), slack=SLACK)
 
 
 def uneven(length: int) -> list[int]:
@@ -50,9 +52,9 @@ def uneven(length: int) -> list[int]:
     return pieces
 
 
-def _pieces(model: LanguageModel, ids: Tensor, lengths: list[int], form: str) -> Tensor:
+def _pieces(model: LanguageModel, ids: Tensor, lengths: list[int], form: str, backend: str) -> Tensor:
     state, logits = None, []
     for piece in ids.split(lengths, 1):
-        some, state = model(piece, state, form=form)
+        some, state = model(piece, state, form=form, backend=backend)
         logits.append(some)
     return torch.cat(logits, 1)

@@ -29,11 +29,18 @@ class Row(NamedTuple):
     ok: bool
 
 
-def row(layer: str, form: str, dtype: torch.dtype, quantity: str, difference: float, *, slack: float = 1) -> Row:
+def ways(forms: Iterable[str], *, kernel: bool) -> list[tuple[str, str]]:
+    """Every form by torch, then the kernel's, as (form, backend)."""
+    return [(form, "torch") for form in forms] + ([("recurrent", "cpu")] if kernel else [])
+
+
+def row(
+    way: tuple[str, str], layer: str, dtype: torch.dtype, quantity: str, difference: float, *, slack: float = 1
+) -> Row:
     """A row that is fine where the difference, which is no NaN, is within the tolerance times `slack`."""
     tolerance = TOLERANCES[quantity, dtype] * slack
     name = str(dtype).removeprefix("torch.")
-    return Row(layer, form, "torch", name, quantity, difference, tolerance, difference <= tolerance)
+    return Row(layer, *way, name, quantity, difference, tolerance, difference <= tolerance)
 
 
 def distance(came: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:

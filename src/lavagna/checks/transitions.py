@@ -15,9 +15,10 @@ from lavagna.algebra.transition import (
     identity,
     scalar,
 )
-from lavagna.checks.row import Row, distance, row
+from lavagna.checks.row import Row, distance, row, ways
 from lavagna.dispatch import recur
 from lavagna.forms import FORMS
+from lavagna.kernels import serves
 
 # One chunk of 64 and a shorter one.
 STEPS, HEADS, KEYS, VALUES = 70, 2, 8, 5
@@ -42,10 +43,10 @@ def transition_rows(name: str, dtypes: tuple[torch.dtype, ...], *, seed: int = 0
     wanted = _run(name, inputs, None)
     for dtype in dtypes:
         given = {key: tensor.to(dtype) for key, tensor in inputs.items()}
-        for form in FORMS:
-            came = _run(name, given, form)
+        for way in ways(FORMS, kernel=serves("cpu")):
+            came = _run(name, given, way)
             for quantity in ("output", "gradient"):
-                yield row(f"algebra.{name}", form, dtype, quantity, distance(came[quantity], wanted[quantity]))
+                yield row(way, f"algebra.{name}", dtype, quantity, distance(came[quantity], wanted[quantity]))
 
 
 def _draw(seed: int) -> dict[str, Tensor]:
@@ -90,14 +91,17 @@ def _transition(name: str, x: Mapping[str, Tensor]) -> Transition:
     raise ValueError(f"check: there is no transition {name!r}. There are {', '.join(TRANSITIONS)}.")
 
 
-def _run(name: str, inputs: Mapping[str, Tensor], form: str | None) -> dict[str, list[Tensor]]:
-    """Output and state, and all gradients of a sum of both; by the definition where there is no form."""
+def _run(name: str, inputs: Mapping[str, Tensor], way: tuple[str, str] | None) -> dict[str, list[Tensor]]:
+    """Output and state, and all gradients of a sum of both; by the definition where no form and backend is given."""
     leaves = {key: tensor.clone().requires_grad_() for key, tensor in inputs.items()}
     a = _transition(name, leaves)
     # The delta rules write with the key they erase with, which the forms make use of; dplr writes with another.
     k = leaves["key" if "householder" in name else "k"]
     operands = leaves["q"], k, leaves["v"], leaves["state"]
-    output, state = dense.recur(a, *operands) if form is None else recur(a, *operands, form=form)
+    if way is None:
+        output, state = dense.recur(a, *operands)
+    else:
+        output, state = recur(a, *operands, form=way[0], backend=way[1])
     weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
     loss = (output * weights).sum() + state.square().sum()
     used = [leaf for leaf in leaves.values() if leaf is leaves["q"] or _reached(leaf, loss)]

@@ -41,12 +41,13 @@ def check(
 
 def _side_by_side(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One line a layer and form, the differences of each precision beside one another."""
-    lines: dict[tuple[str, str], dict[str, Any]] = {}
+    lines: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in rows:
-        start = {name: row[name] for name in ("layer", "form")}
-        lines.setdefault((row["layer"], row["form"]), start)[f"{row['dtype']} {row['quantity']}"] = row["difference"]
-    for (layer, form), line in lines.items():
-        line["ok"] = all(row["ok"] for row in rows if (row["layer"], row["form"]) == (layer, form))
+        start = {name: row[name] for name in ("layer", "form", "backend")}
+        lines.setdefault(tuple(start.values()), start)[f"{row['dtype']} {row['quantity']}"] = row["difference"]
+    for (layer, form, backend), line in lines.items():
+        own = (row for row in rows if (row["layer"], row["form"], row["backend"]) == (layer, form, backend))
+        line["ok"] = all(row["ok"] for row in own)
     return list(lines.values())
 
 

@@ -47,6 +47,7 @@ def _machine() -> Iterator[dict[str, Any]]:
     import torch
 
     from lavagna.dispatch import BACKENDS
+    from lavagna.kernels import describe
     from lavagna.version import __version__
 
     yield {"what": "lavagna", "is": __version__}
@@ -58,7 +59,7 @@ def _machine() -> Iterator[dict[str, Any]]:
     if not torch.cuda.is_available():
         yield {"what": "cuda", "is": "none"}
     for backend in BACKENDS:
-        yield {"what": f"backend {backend}", "is": "runs everything" if backend == "torch" else "not in this version"}
+        yield {"what": f"backend {backend}", "is": "runs everything" if backend == "torch" else describe(backend)}
 
 
 def _layer(name: str, d_model: int, words: list[str]) -> dict[str, Any]:
@@ -99,6 +100,7 @@ def _choice(config: Any) -> dict[str, Any]:
     import torch
 
     from lavagna.dispatch import fastest
+    from lavagna.kernels import serves
     from lavagna.layers import build
 
     name = config.layers[0]
@@ -110,7 +112,11 @@ def _choice(config: Any) -> dict[str, Any]:
         _, _, values, keys = memory.shape
         # Heads of one value are the channels of a diagonal system.
         of_a_text = fastest(LATE, values * keys, memory.numel(), diagonal=values == 1)
-    choice = {"form_of_a_text": of_a_text, "form_of_a_token": "recurrent", "backend": "torch"}
+    backend = "cpu" if memory is not None and of_a_text != "convolution" and serves("cpu") else "torch"
+    if backend == "cpu":
+        # The kernel's one form, for any text.
+        of_a_text = "recurrent"
+    choice = {"form_of_a_text": of_a_text, "form_of_a_token": "recurrent", "backend": backend}
     return {"forms": " ".join(layer.forms)} | choice
 
 

@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lavagna.algebra.transition import diagonal
 from lavagna.layers.layer import Layer
 from lavagna.modules.decay import reset_steps, step_size
 from lavagna.modules.heads import expanded
@@ -13,6 +12,7 @@ from lavagna.modules.linear import Linear, OutLinear, WideLinear, shrink
 from lavagna.modules.norm import RMSNorm
 from lavagna.modules.options import number, switch, whole
 from lavagna.modules.precision import roomy, wide, wide_dtype
+from lavagna.modules.selective_scan import selective_scan
 from lavagna.modules.short_conv import ShortConv
 from lavagna.modules.steps import Steps
 from lavagna.modules.weight_decay import exempt
@@ -102,8 +102,6 @@ class Mamba(Layer):
         x = F.silu(x)
         s, B, C = (part if self.norm is None else self.norm(part) for part in self.sbc(x).split(self.sizes, -1))
         dt = step_size(self.step(s), self.dt_bias)
-        a = diagonal(-wide(self.A_log).exp()[None, None], step=dt.unsqueeze(-1))
-        B, C = roomy(B).unsqueeze(2), roomy(C).unsqueeze(2)
-        y, memory = steps.recur(a, C, B, (dt * x).to(B.dtype).unsqueeze(-1), state.memory)
-        y = y.squeeze(-1) + (wide(self.D) * x).to(y.dtype)
+        A = -wide(self.A_log).exp()
+        y, memory = selective_scan(x, dt, A, roomy(B), roomy(C), wide(self.D), state.memory, steps)
         return self.out(y * F.silu(gate), gate.dtype), {"memory": memory, "window": window}

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from lavagna.algebra.transition import Transition
+from lavagna.algebra.transition import Transition, identity
 from lavagna.dispatch import FEW, Result, recur
+from lavagna.kernels import find_fused
 from lavagna.modules.joined import joined
 from lavagna.packing import Rows, as_mask, as_offsets, masked_rows, packed_rows
 
@@ -119,6 +120,18 @@ class Steps:
                 f"{call}: the {self.backend} backend has no kernel for a convolution. Use backend='torch' or 'auto'."
             )
         return self.form == "convolution" or (self.form == "auto" and plain and self.length > FEW)
+
+    def fused(
+        self, name: str, q: Shaped[Tensor, "..."], k: Shaped[Tensor, "..."], v: Shaped[Tensor, "..."]
+    ) -> Callable[..., tuple[Tensor, Tensor]] | None:
+        """What runs a layer's recurrence in one pass with what stands around it, or None: then `recur` says why.
+
+        A form that was asked for is one of the recurrence's own.
+        """
+        if self.form != "auto" or self.backend == "torch":
+            return None
+        kernel = find_fused(self.device.type if self.backend == "auto" else self.backend, name)
+        return None if kernel is None or kernel.lacks(identity(), q, k, v) else kernel.run
 
     def recur(
         self,

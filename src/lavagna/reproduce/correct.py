@@ -27,7 +27,7 @@ def answers(
 
     One correction is `S <- S (I - beta k k^T) + beta target k^T`; the answer is `S k`.
 
-    >>> answers(7.0, 10.0, 0.5).tolist()
+    >>> answers(7.0, 10.0, 0.5).round(decimals=12).tolist()
     [8.5]
     """
     k = torch.tensor(key, dtype=torch.float64).expand(1, steps, 1, 2)

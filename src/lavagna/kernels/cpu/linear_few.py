@@ -1,0 +1,152 @@
+"""Linear maps of few rows on a CPU, as generation needs them: each weight is read once, at the speed of memory.
+
+torch's own product of a matrix and one row runs on one thread in float32 and stays far below that speed.
+"""
+
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float32, Shaped
+from torch import Tensor
+
+from lavagna.kernels.cpu.library import library
+
+ELEMENTS = {torch.float32: 0, torch.bfloat16: 2}
+WEIGHTS = {torch.float32: 4, torch.bfloat16: 2, torch.int8: 1}
+# Bytes of weights from which on a second thread costs less than it saves.
+WORTH = 1 << 17
+# Rows up to which reading the weights costs more than the products; beyond, torch's blocked product is faster.
+FEW = 4
+
+LIBRARY = library()
+_OPERATORS = torch.library.Library("lavagna", "FRAGMENT")
+_OPERATORS.define("linear_few(Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale=None) -> Tensor")
+_OPERATORS.define(
+    "linear_few.out(Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale=None, *, Tensor(a!) out) -> Tensor(a!)"
+)
+
+
+def _linear_few(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
+    return _into(x, weight, bias, scale, out=_shape(x, weight, bias, scale))
+
+
+def _into(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None, *, out: Tensor) -> Tensor:
+    functions = LIBRARY.functions
+    if functions is None:
+        raise RuntimeError(f"linear_few: the CPU kernels are {LIBRARY.level}. Use torch.nn.functional.linear.")
+    x, bias, scale = _dense(x), None if bias is None else _dense(bias), None if scale is None else _dense(scale)
+    if weight.is_neg() or (weight.stride(1) != 1 and weight.shape[1] > 1):
+        weight = _dense(weight)
+    if out.is_contiguous():
+        functions.lavagna_linear_few(_block(x, weight, bias, scale, out))
+        return out
+    return out.copy_(_linear_few(x, weight, bias, scale))
+
+
+def _block(x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, out: Tensor) -> bytes:
+    """What the kernel is given: dense tensors, and where to write."""
+    rows, columns = weight.shape
+    threads = torch.get_num_threads() if weight.numel() * weight.element_size() >= WORTH else 1
+    return struct.pack(
+        "13q",
+        *(out.numel() // rows if rows else 0, columns, rows, weight.stride(0), WEIGHTS[weight.dtype], threads),
+        *(ELEMENTS[x.dtype], 0 if bias is None else ELEMENTS[bias.dtype]),
+        *(0 if part is None else part.data_ptr() for part in (x, weight, bias, scale, out)),
+    )
+
+
+def prepared(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Callable[[], object] | None:
+    """One call of the operator, to be made again and again with the numbers that its tensors then hold.
+
+    None where the kernel is missing, or a tensor must be brought to another layout first. Whoever calls keeps the
+    tensors alive.
+    """
+    dense = x.is_contiguous() and out.is_contiguous() and weight.stride(1) == 1
+    if LIBRARY.functions is None or not dense or not fits(x, weight, bias):
+        return None
+    return partial(LIBRARY.functions.lavagna_linear_few, _block(x, weight, bias, None, out))
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x.resolve_neg().contiguous()
+
+
+def _shape(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
+    """Room for what the operator returns; raises ValueError on what it can't take."""
+    named = {"x": x, "weight": weight, "bias": bias, "scale": scale}
+    came = ", ".join(f"{name} {part.dtype} {tuple(part.shape)}" for name, part in named.items() if part is not None)
+    if x.ndim < 1 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(f"linear_few: x must be (..., k) and weight (n, k), but came as {came}.")
+    if x.dtype not in ELEMENTS or weight.dtype not in WEIGHTS or (bias is not None and bias.dtype not in ELEMENTS):
+        raise ValueError(
+            f"linear_few: x and bias must be float32 or bfloat16, weight one of these or int8, but came as {came}. "
+            "Use torch.nn.functional.linear."
+        )
+    if (scale is None) == (weight.dtype == torch.int8) or (scale is not None and scale.dtype != torch.float32):
+        raise ValueError(f"linear_few: int8 weights, and no others, have float32 scales (n,), but came as {came}.")
+    if any(part is not None and part.shape != weight.shape[:1] for part in (bias, scale)):
+        raise ValueError(f"linear_few: bias and scale must be (n,), but came as {came}.")
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _shape_into(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None, *, out: Tensor):
+    return out
+
+
+def _remember(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    """Gradients of x, of weights that have no scales, and of the bias."""
+    x, weight, bias, scale = ctx.saved_tensors
+    full = weight if scale is None else weight * scale[:, None]
+    rows = gradient.flatten(0, -2) if gradient.ndim > 1 else gradient[None]
+    d_weight = None if scale is not None else (rows.mT.float() @ x.reshape(len(rows), -1).float()).to(weight.dtype)
+    d_bias = None if bias is None else rows.sum(0, dtype=torch.float32).to(bias.dtype)
+    return (gradient.float() @ full.float()).to(x.dtype), d_weight, d_bias, None
+
+
+_OPERATORS.impl("linear_few", _linear_few, "CPU")
+_OPERATORS.impl("linear_few.out", _into, "CPU")
+torch.library.register_fake("lavagna::linear_few", _shape, lib=_OPERATORS)
+torch.library.register_fake("lavagna::linear_few.out", _shape_into, lib=_OPERATORS)
+torch.library.register_autograd("lavagna::linear_few", _differentiate, setup_context=_remember, lib=_OPERATORS)
+_OPERATOR, _OUT = torch.ops.lavagna.linear_few.default, torch.ops.lavagna.linear_few.out
+
+
+def fits(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether the kernel is there and serves a map of these: on a CPU, of few rows, in dtypes it knows."""
+    return (
+        LIBRARY.functions is not None
+        and all(part is None or part.device.type == "cpu" for part in (x, weight, bias))
+        and x.ndim > 0
+        and x.numel() <= FEW * x.shape[-1]
+        and x.dtype == weight.dtype
+        and all(part is None or part.dtype in ELEMENTS for part in (x, weight, bias))
+    )
+
+
+def linear_few(
+    x: Float[Tensor, "*axes k"],
+    weight: Shaped[Tensor, "n k"],
+    bias: Float[Tensor, " n"] | None = None,
+    scale: Float32[Tensor, " n"] | None = None,
+) -> Float[Tensor, "*axes n"]:
+    """`x W^T + bias`, with sums in float32 rounded once to the dtype of x; W is diag(scale) weight where scales come.
+
+    x and bias are float32 or bfloat16, weights one of these, or int8 with a float32 scale a row. Legal for any number
+    of rows, fast for up to 4: the weights are read once for every 4. The result depends on neither the number of
+    threads nor the other rows. Raises ValueError on other dtypes and on shapes that don't fit.
+    """
+    return _OPERATOR(x, weight, bias, scale)
+
+
+def quantized(weight: Float[Tensor, "n k"]) -> tuple[Shaped[Tensor, "n k"], Float32[Tensor, " n"]]:
+    """Weights as int8 and a scale a row, by which a row's largest is 127; off by half a scale at most, 0 stays 0."""
+    scale = weight.abs().amax(1).float() / 127 if weight.shape[1] else weight.new_zeros(len(weight)).float()
+    steps = weight.float() / torch.where(scale > 0, scale, 1)[:, None]
+    return steps.round().clamp(-127, 127).to(torch.int8), scale

@@ -1,0 +1,133 @@
+"""The recurrence on a CPU: the door's kernel, and its gradients."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lavagna.algebra.transition import Transition, finite
+from lavagna.forms.call import Inputs, call
+from lavagna.forms.chunkwise import chunkwise
+from lavagna.kernels.cpu.operators import BACKWARD, FORWARD, LIBRARY, LONGEST, OPERATORS, vector_bytes
+
+
+def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
+    *tensors, decayed, before, _ = inputs
+    _, _, found, kept = output
+    ctx.save_for_backward(*tensors, found, kept)
+    ctx.decayed, ctx.before = decayed, before
+
+
+def _differentiate(ctx: Any, d_output: Tensor, d_last: Tensor, *_: Any) -> tuple:
+    """Gradients of every tensor, reduced to the axes it came with."""
+    q, k, v, log_decay, step, erase, right, state, mask, offsets, found, kept = ctx.saved_tensors
+    given = (q, k, v, log_decay, step, erase, right, state)
+    if torch.is_grad_enabled():
+        return (*_again(ctx, given, mask, offsets, d_output, d_last), None, None, None, None, None)
+    made = BACKWARD(
+        d_output, d_last, q, k, v, log_decay, step, erase, right, mask, offsets, found, kept, ctx.decayed, ctx.before
+    )
+    d_q, d_k, d_v, d_log_decay, d_erase, d_right, d_state = made
+    d_step = None
+    if log_decay is not None and step is not None:
+        heads = d_log_decay.shape[2]
+        d_step = (d_log_decay * _by_heads(finite(log_decay).conj(), heads)).sum(3, keepdim=True)
+        d_log_decay = d_log_decay * _by_heads(step.conj(), heads)
+    grads = (d_q, d_k, d_v, d_log_decay, d_step, d_erase, d_right, d_state)
+    reduced = (None if x is None or d is None else _like(x, d) for x, d in zip(given, grads, strict=True))
+    return (*reduced, None, None, None, None, None)
+
+
+def _by_heads(x: Tensor, heads: int) -> Tensor:
+    """A part with one head a head of v, or one for all."""
+    return x if x.shape[2] in (1, heads) else x.repeat_interleave(heads // x.shape[2], 2)
+
+
+def _like(x: Tensor, gradient: Tensor) -> Tensor:
+    """A gradient summed over the axes that were broadcast, in the dtype of what it is of."""
+    if x.shape[2] != gradient.shape[2] and x.shape[2] != 1:
+        gradient = gradient.unflatten(2, (x.shape[2], -1)).sum(3)
+    broadcast = [axis for axis in range(3) if x.shape[axis] == 1 and gradient.shape[axis] != 1]
+    if broadcast and x.ndim == 4 and gradient.ndim == 4:
+        gradient = gradient.sum(broadcast, keepdim=True)
+    if gradient.is_complex() and not x.is_complex():
+        gradient = gradient.real
+    return gradient.to(x.dtype)
+
+
+def _again(ctx: Any, given: tuple, mask: Tensor | None, offsets: Tensor | None, d_output: Tensor, d_last: Tensor):
+    """The same gradients by torch's chunks, so that they have gradients of their own."""
+    named = [x for x in given if x is not None and x.requires_grad]
+    with torch.enable_grad():
+        q, k, v, log_decay, step, erase, right, state = given
+        along = k if right is None else right
+        if erase is None:
+            a = Transition(log_decay=log_decay, step=step)
+        elif ctx.decayed:
+            a = Transition(log_decay=log_decay, step=step, right=along, beta=erase)
+        else:
+            a = Transition(log_decay=log_decay, step=step, left=erase, right=along)
+
+        def fold(inputs: Inputs, start: Tensor) -> tuple[Tensor, Tensor]:
+            steps = inputs.v.shape[1]
+            if not steps or not inputs.v.shape[0]:
+                return inputs.v * 1, start.clone()
+            return chunkwise(*inputs, start, read="before" if ctx.before else "after", chunk=min(LONGEST, steps))
+
+        borders = None if offsets is None else offsets.tolist()
+        output, last = call(fold, a, q, k, v, state, real=mask, offsets=borders)
+        found = torch.autograd.grad(
+            (output.to(d_output.dtype), last), named, (d_output, d_last), create_graph=True, allow_unused=True
+        )
+    by_id = {id(x): gradient for x, gradient in zip(named, found, strict=True)}
+    return tuple(by_id.get(id(x)) for x in given)
+
+
+torch.library.register_autograd("lavagna::recurrence", _differentiate, setup_context=_remember, lib=OPERATORS)
+
+
+def describe() -> str:
+    """In a line, which kernels there are, or why none."""
+    if LIBRARY.functions is None:
+        return f"{LIBRARY.level}; torch runs everything"
+    return f"the recurrence and the selective scan, by {LIBRARY.level} vectors of {vector_bytes()} bytes"
+
+
+def lacks(a: Transition, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why the kernel can't serve a call, in a line, or None."""
+    if q.device.type != "cpu":
+        return f"the cpu backend's kernels read the memory of a CPU, but q is on {q.device}"
+    if LIBRARY.functions is None:
+        return f"the cpu backend's kernels are {LIBRARY.level}"
+    if torch.compiler.is_compiling():
+        return None
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
+        return "the cpu backend's kernels have no rule for torch.func"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "the cpu backend's kernels have no forward-mode derivative"
+    return None
+
+
+def recurrence(
+    a: Transition,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    *,
+    read: str,
+    real: Tensor | None = None,
+    offsets: list[int] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Reads and last state of a legal call of `recur`, by one pass over the steps."""
+    log_decay, step, erase, right = a.log_decay, a.step, a.left if a.beta is None else a.beta, a.right
+    if state.is_complex():
+        if log_decay is None:
+            log_decay = state.new_zeros(1, 1, 1, 1)
+    elif right is k:
+        right = None
+    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
+    tensors = (q, k, v, log_decay, step, erase, right, state)
+    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    output, last, _, _ = FORWARD(*tensors, real, borders, a.beta is not None, read == "before", keep)
+    return output, last

@@ -1,0 +1,227 @@
+"""Mamba's selective scan on a CPU, fused: discretization, scan, read and skip in one pass over the steps.
+
+`lavagna::selective_scan` returns reads and last state, then, for its backward pass, the state in front of each segment
+of steps: nothing of the size (t, channels, keys) is ever in memory.
+"""
+
+import struct
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lavagna.algebra.transition import diagonal
+from lavagna.forms.call import Inputs, call
+from lavagna.forms.recurrent import recurrent
+from lavagna.kernels.cpu.operators import ELEMENTS, LIBRARY, WORTH, vector_bytes
+
+# Steps of a segment, and channels of a task, by the shape alone: no sum may depend on the number of threads.
+SEGMENT, SHARE = 64, 128
+
+_OPERATORS = torch.library.Library("lavagna", "FRAGMENT")
+_OPERATORS.define(
+    "selective_scan(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor state, Tensor? mask, "
+    "Tensor? offsets, bool keep) -> (Tensor y, Tensor last, Tensor kept)"
+)
+_OPERATORS.define(
+    "selective_scan_backward(Tensor d_y, Tensor d_last, Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, "
+    "Tensor? mask, Tensor? offsets, Tensor kept) "
+    "-> (Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor D, Tensor state)"
+)
+
+
+class _Sizes(NamedTuple):
+    """What a call's block begins with."""
+
+    rows: int
+    steps: int
+    channels: int
+    keys: int
+    segment: int
+    share: int
+    padded: int
+    threads: int
+
+    @classmethod
+    def of(cls, x: Tensor, A: Tensor, offsets: Tensor | None, wide: torch.dtype) -> "_Sizes":
+        batch, steps, channels = x.shape
+        rows, keys = batch if offsets is None else len(offsets) - 1, A.shape[1]
+        threads = torch.get_num_threads() if batch * steps * channels * keys >= WORTH else 1
+        # The kernel's blocks of channels are two vectors.
+        block = 2 * vector_bytes() // (8 if wide == torch.float64 else 4)
+        padded = -(-channels // block) * block
+        return cls(rows, steps, channels, keys, max(1, min(SEGMENT, steps)), SHARE, padded, threads)
+
+    @property
+    def parts(self) -> int | torch.SymInt:
+        """Shares of the channels."""
+        return -(-self.channels // self.share)
+
+    def kept(self, packed: bool) -> int | torch.SymInt:
+        """Room for the states in front of segments, in all rows."""
+        return self.steps // self.segment + self.rows if packed else -(-self.steps // self.segment) * self.rows
+
+
+def _operand(x: Tensor) -> tuple[int, ...]:
+    """A tensor (b, t, n) as the kernel reads it; strides of axes of one step are any."""
+    batch, step = (stride if size > 1 else 0 for size, stride in zip(x.shape[:2], x.stride()[:2], strict=True))
+    return (x.data_ptr(), batch, step, 0, 1, ELEMENTS[x.dtype][0], 0)
+
+
+def _dense(x: Tensor) -> Tensor:
+    """The tensor with its last axis side by side, in a dtype the kernel knows."""
+    x = (x if x.dtype in ELEMENTS else x.float()).resolve_neg()
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _flat(x: Tensor, wide: torch.dtype) -> Tensor:
+    return x.to(wide).contiguous()
+
+
+def _pointer(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
+
+
+def _scan(x, dt, A, B, C, D, state, mask, offsets, keep):
+    wide = state.dtype
+    y, last, kept = _made(x, dt, A, B, C, D, state, mask, offsets, keep)
+    x, dt, B, C = (_dense(part) for part in (x, dt, B, C))
+    A, state, D = _flat(A, wide), _flat(state, wide), None if D is None else _flat(D, wide)
+    mask = None if mask is None else mask.contiguous()
+    block = (
+        *_Sizes.of(x, A, offsets, wide),
+        ELEMENTS[wide][0],
+        ELEMENTS[y.dtype][0],
+        *(_pointer(part) for part in (offsets, mask)),
+        *(number for part in (x, dt, B, C) for number in _operand(part)),
+        *(0,) * 7,
+        *(_pointer(part) for part in (A, D, state, last, y)),
+        kept.data_ptr() if keep else 0,
+        *(0,) * 8,
+    )
+    functions = LIBRARY.functions
+    assert functions is not None
+    functions.lavagna_selective_scan(struct.pack(f"{len(block)}q", *block))
+    return y, last, kept
+
+
+def _made(x, dt, A, B, C, D, state, mask, offsets, keep):
+    """Room for what the operator returns."""
+    wide = state.dtype
+    sizes = _Sizes.of(x, A, offsets, wide)
+    kind = B.dtype if B.dtype == torch.bfloat16 and wide == torch.float32 else wide
+    y = (torch.empty if mask is None else torch.zeros)(x.shape, dtype=kind)
+    rows = (sizes.kept(offsets is not None), sizes.keys, sizes.padded) if keep else (0,)
+    return y, torch.empty(state.shape, dtype=wide), torch.empty(rows, dtype=wide)
+
+
+def _backward(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept):
+    wide = d_last.dtype
+    made = _made_back(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept)
+    d_x, d_dt, d_A, d_B, d_C, d_D, d_state = made
+    x, dt, B, C, d_y = (_dense(part) for part in (x, dt, B, C, d_y))
+    A, d_last, D = _flat(A, wide), d_last.contiguous(), None if D is None else _flat(D, wide)
+    mask = None if mask is None else mask.contiguous()
+    block = (
+        *_Sizes.of(x, A, offsets, wide),
+        ELEMENTS[wide][0],
+        0,
+        *(_pointer(part) for part in (offsets, mask)),
+        *(number for part in (x, dt, B, C, d_y) for number in _operand(part)),
+        *(_pointer(part) for part in (A, D, None, None, None, kept, d_last, d_x, d_dt, d_B, d_C, d_A)),
+        0 if D is None else d_D.data_ptr(),
+        d_state.data_ptr(),
+    )
+    functions = LIBRARY.functions
+    assert functions is not None
+    functions.lavagna_selective_scan_backward(struct.pack(f"{len(block)}q", *block))
+    return d_x, d_dt, d_A.sum(0), d_B.sum(0), d_C.sum(0), d_D.sum(0), d_state
+
+
+def _made_back(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept):
+    """Room for the gradients: of B and C for each share of the channels, of A and D for each row."""
+    wide = d_last.dtype
+    sizes = _Sizes.of(x, A, offsets, wide)
+    room = torch.empty if mask is None else torch.zeros
+    return (
+        *(room(x.shape, dtype=wide) for _ in range(2)),
+        torch.empty((sizes.rows, *A.shape), dtype=wide),
+        *(room((sizes.parts, *B.shape), dtype=wide) for _ in range(2)),
+        torch.empty((sizes.rows, 0 if D is None else sizes.channels), dtype=wide),
+        torch.empty(d_last.shape, dtype=wide),
+    )
+
+
+def _shapes_back(*given):
+    d_x, d_dt, d_A, d_B, d_C, d_D, d_state = _made_back(*given)
+    return d_x, d_dt, d_A.sum(0), d_B.sum(0), d_C.sum(0), d_D.sum(0), d_state
+
+
+def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
+    ctx.save_for_backward(*inputs[:-1], output[2])
+
+
+def _differentiate(ctx: Any, d_y: Tensor, d_last: Tensor, *_: Any) -> tuple:
+    """Gradients of every tensor, in its dtype."""
+    x, dt, A, B, C, D, state, mask, offsets, kept = ctx.saved_tensors
+    given = (x, dt, A, B, C, D, state)
+    if torch.is_grad_enabled():
+        return (*_again(given, mask, offsets, d_y, d_last), None, None, None)
+    made = _BACKWARD(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept)
+    grads = (None if part is None else d.to(part.dtype) for part, d in zip(given, made, strict=True))
+    return (*grads, None, None, None)
+
+
+def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, d_y: Tensor, d_last: Tensor) -> tuple:
+    """The same gradients by torch's loop, so that they have gradients of their own."""
+    named = [part for part in given if part is not None and part.requires_grad]
+    with torch.enable_grad():
+        x, dt, A, B, C, D, state = given
+        wide = state.dtype
+        v = (dt.to(wide) * x).unsqueeze(-1)
+        q, k = (part.to(wide).unsqueeze(2) for part in (C, B))
+        a = diagonal(A[None, None], step=dt.unsqueeze(-1))
+        y, last = call(_fold, a, q, k, v, state, real=mask, offsets=None if offsets is None else offsets.tolist())
+        y = y.squeeze(-1)
+        if D is not None:
+            skipped = D * x
+            y = y + (skipped if mask is None else skipped.masked_fill(~mask.unsqueeze(-1), 0))
+        found = torch.autograd.grad((y.to(d_y.dtype), last), named, (d_y, d_last), create_graph=True, allow_unused=True)
+    by_id = {id(part): gradient for part, gradient in zip(named, found, strict=True)}
+    return tuple(by_id.get(id(part)) for part in given)
+
+
+def _fold(inputs: Inputs, start: Tensor) -> tuple[Tensor, Tensor]:
+    if not inputs.v.shape[1] or not inputs.v.shape[0]:
+        return inputs.v * 1, start.clone()
+    return recurrent(*inputs, start, read="after", chunk=1)
+
+
+_OPERATORS.impl("selective_scan", _scan, "CPU")
+_OPERATORS.impl("selective_scan_backward", _backward, "CPU")
+torch.library.register_fake("lavagna::selective_scan", _made, lib=_OPERATORS)
+torch.library.register_fake("lavagna::selective_scan_backward", _shapes_back, lib=_OPERATORS)
+torch.library.register_autograd("lavagna::selective_scan", _differentiate, setup_context=_remember, lib=_OPERATORS)
+_FORWARD = torch.ops.lavagna.selective_scan.default
+_BACKWARD = torch.ops.lavagna.selective_scan_backward.default
+
+
+def selective_scan(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    state: Tensor,
+    *,
+    real: Tensor | None = None,
+    offsets: list[int] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Reads (b, t, c), in the dtype of B, and the last state (n, c, 1, k), of a legal call: A <= 0, dt >= 0."""
+    state = state.to(torch.float64 if B.dtype == torch.float64 else torch.float32)
+    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
+    tensors = (x, dt, A, B, C, D, state)
+    keep = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in tensors)
+    y, last, _ = _FORWARD(*tensors, real, borders, keep)
+    return y.to(B.dtype), last

@@ -1,0 +1,109 @@
+// Rows of an operand brought to one layout and one dtype, and back.
+#pragma once
+
+#include <cstdlib>
+#include <new>
+
+#include "call.h"
+
+namespace lavagna {
+
+inline float from_bfloat(uint16_t x) {
+    uint32_t bits = uint32_t(x) << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+inline uint16_t to_bfloat(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t(bits >> 16 | 0x40u);
+    return uint16_t((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+// n numbers as T, side by side where they came side by side.
+template <class T, class From>
+inline void convert(T* to, const From* from, Index n) {
+    for (Index i = 0; i < n; ++i) to[i] = T(from[i]);
+}
+template <class T>
+inline void convert(T* to, const uint16_t* from, Index n) {
+    for (Index i = 0; i < n; ++i) to[i] = T(from_bfloat(from[i]));
+}
+inline void convert(float* to, const float* from, Index n) { std::memcpy(to, from, n * sizeof(float)); }
+inline void convert(double* to, const double* from, Index n) { std::memcpy(to, from, n * sizeof(double)); }
+
+template <class T>
+__attribute__((noinline)) void read(T* to, const Operand& x, Index first, Index n) {
+    if (x.element == Index(Element::kFloat)) convert(to, (const float*)x.data + first, n);
+    else if (x.element == Index(Element::kDouble)) convert(to, (const double*)x.data + first, n);
+    else convert(to, (const uint16_t*)x.data + first, n);
+}
+
+// A row of n numbers from an operand into blocks of vectors, zero behind the last.
+template <class T>
+inline void pack_row(Real<T>, T* to, const Operand& x, Index offset, Index n) {
+    read(to, x, offset, n);
+    std::memset(to + n, 0, (row_size<Real<T>>(n) - n) * sizeof(T));
+}
+template <class T>
+__attribute__((noinline)) void pack_row(Complex<T>, T* to, const Operand& x, Index offset, Index n) {
+    constexpr Index lanes = kLanes<T>;
+    const Index width = x.complex ? 2 : 1;
+    for (Index block = 0; block < n; block += lanes, to += 2 * lanes) {
+        const Index count = n - block < lanes ? n - block : lanes;
+        T numbers[2 * lanes] = {};
+        read(numbers, x, (offset + block) * width, count * width);
+        for (Index i = 0; i < lanes; ++i) {
+            to[i] = numbers[i * width];
+            to[lanes + i] = x.complex ? numbers[2 * i + 1] : T(0);
+        }
+    }
+}
+template <class N>
+inline void pack(typename N::Scalar* to, const Operand& x, Index offset, Index n) {
+    pack_row(N::zero(), to, x, offset, n);
+}
+
+// A row of n numbers out of blocks of vectors, dense, real and imaginary parts side by side.
+template <class T>
+inline void unpack_row(Real<T>, T* to, const T* row, Index n) {
+    std::memcpy(to, row, n * sizeof(T));
+}
+template <class T>
+__attribute__((noinline)) void unpack_row(Complex<T>, T* to, const T* row, Index n) {
+    for (Index i = 0; i < n; ++i) {
+        to[2 * i] = row[place<Complex<T>>(i)];
+        to[2 * i + 1] = row[place<Complex<T>>(i) + kLanes<T>];
+    }
+}
+template <class T>
+__attribute__((noinline)) void unpack_bfloat(uint16_t* to, const T* row, Index n) {
+    for (Index i = 0; i < n; ++i) to[i] = to_bfloat(float(row[i]));
+}
+
+template <class N>
+inline void unpack(void* to, Index element, Index offset, const typename N::Scalar* row, Index n) {
+    if (element == Index(Element::kBfloat)) unpack_bfloat((uint16_t*)to + offset, row, n);
+    else unpack_row(N::zero(), (typename N::Scalar*)to + offset * N::kParts, row, n);
+}
+
+// Memory of one thread's work, on lines of the cache; given back at the end.
+template <class T>
+class Scratch {
+  public:
+    explicit Scratch(Index count) : data_(nullptr) {
+        // A line more, so that whole vectors behind the last row may be read.
+        if (posix_memalign((void**)&data_, 64, (count + 64 / sizeof(T)) * sizeof(T))) throw std::bad_alloc();
+    }
+    ~Scratch() { std::free(data_); }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    T* get() const { return data_; }
+
+  private:
+    T* data_;
+};
+
+}  // namespace lavagna

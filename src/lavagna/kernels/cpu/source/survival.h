@@ -1,0 +1,84 @@
+// What of a state survives a step, from the base-2 logarithm: computed where it is used, once for every number and step.
+#pragma once
+
+#include "vector.h"
+
+namespace lavagna {
+
+// (2^f - 1) / f for |f| <= 1/2: for float the Chebyshev fit, 1.3e-8 away relatively; for double Taylor's series, 2e-17.
+template <class T>
+struct Power;
+template <>
+struct Power<float> {
+    static constexpr int kTerms = 6;
+    static constexpr float kTerm[kTerms] = {0.6931471880293428f,  0.24022650922342753f,  0.05550357104252963f,
+                                            0.009618056669883066f, 0.001339086735140802f, 0.0001546144746422318f};
+    // 1.5 * 2^23 + 127: adding it rounds to an integer and leaves that, as an exponent is stored, in the lowest bits.
+    static constexpr float kRound = 12583039.0f;
+    // From here on the exponent's bits are all zero, and so is the power.
+    static constexpr float kLeast = -127.0f;
+    static constexpr int kBits = 23;
+};
+template <>
+struct Power<double> {
+    static constexpr int kTerms = 13;
+    static constexpr double kTerm[kTerms] = {
+        0.693147180559945309, 0.240226506959100712,  0.0555041086648215800, 0.00961812910762847716, 0.00133335581464284434,
+        1.54035303933816099e-4, 1.52527338040598403e-5, 1.32154867901443095e-6, 1.01780860092396997e-7,
+        7.05491162080112333e-9, 4.44553827187081150e-10, 2.56784359934882051e-11, 1.36914888539041240e-12};
+    static constexpr double kRound = 6755399441056767.0;  // 1.5 * 2^52 + 1023
+    static constexpr double kLeast = -1023.0;
+    static constexpr int kBits = 52;
+};
+
+// A decay as 1 and a rest where it rounds to 2^0, else the rest alone: near 1 it is not rounded.
+template <class T>
+struct Survival {
+    Mask<T> keep;
+    Vector<T> rest;
+
+    Vector<T> of(Vector<T> state, Vector<T> write) const {
+        return (Vector<T>)((Mask<T>)state & keep) + (rest * state + write);
+    }
+
+    Vector<T> of(Vector<T> state) const { return rest * state + (Vector<T>)((Mask<T>)state & keep); }
+
+    // For decays of at most 1, whose rest is not positive where something is kept: the sign tells it, also of a rest of 0.
+    void store(T* to) const {
+        store_vector(to, (Vector<T>)((Mask<T>)rest | (keep & (Mask<T>)all<T>(T(-0.0)))));
+    }
+    static Survival load(const T* from) {
+        const Vector<T> rest = load_vector(from);
+        return {(Mask<T>)rest < Mask<T>{}, rest};
+    }
+};
+
+// 2^(step a). kFar: it may be below the smallest normal number.
+template <class T, bool kFar>
+inline Survival<T> survive(Vector<T> step, Vector<T> a) {
+    using P = Power<T>;
+    const Vector<T> round = all<T>(P::kRound), least = all<T>(P::kLeast);
+    Vector<T> shifted = step * a + round, f = step * a - (shifted - round), p = all<T>(P::kTerm[P::kTerms - 1]);
+    if (kFar) {
+        Vector<T> x = step * a;
+        x = x < least ? least : x;
+        shifted = x + round;
+        f = x - (shifted - round);
+    }
+#pragma GCC unroll 16
+    for (int i = P::kTerms - 2; i >= 0; --i) p = p * f + all<T>(P::kTerm[i]);
+    const Mask<T> power = (Mask<T>)shifted << P::kBits, one = (Mask<T>)all<T>(T(1)), keep = power == one;
+    return {keep, (p * f) * (Vector<T>)power + (Vector<T>)(power - (keep & one))};
+}
+
+// Whether any of size rows of steps, `stride` apart, may take a decay below the smallest normal number.
+template <class T>
+inline bool any_far(const T* steps, Index stride, Index size, const T* least) {
+    Mask<T> far{};
+    for (Index t = 0; t < size; ++t) far |= load_vector(steps + t * stride) * load_vector(least) < all<T>(Power<T>::kLeast + 1);
+    typename Types<T>::Integer any = 0;
+    for (int lane = 0; lane < kLanes<T>; ++lane) any |= far[lane];
+    return any;
+}
+
+}  // namespace lavagna

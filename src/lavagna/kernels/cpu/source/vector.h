@@ -1,0 +1,219 @@
+// Vectors of one width, real and complex, by the compiler's vector extensions: no intrinsics, so that any target compiles.
+//
+// Numbers of a row lie in blocks of one vector; complex ones as a block of real parts and a block of imaginary parts.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#ifndef LAVAGNA_BYTES
+#define LAVAGNA_BYTES 16
+#endif
+
+namespace lavagna {
+
+using Index = int64_t;
+
+template <class T>
+struct Types;
+template <>
+struct Types<float> {
+    typedef float Vector __attribute__((vector_size(LAVAGNA_BYTES)));
+    typedef int32_t Mask __attribute__((vector_size(LAVAGNA_BYTES)));
+    typedef float Quarter __attribute__((vector_size(16)));
+    using Integer = int32_t;
+};
+template <>
+struct Types<double> {
+    typedef double Vector __attribute__((vector_size(LAVAGNA_BYTES)));
+    typedef int64_t Mask __attribute__((vector_size(LAVAGNA_BYTES)));
+    typedef double Quarter __attribute__((vector_size(16)));
+    using Integer = int64_t;
+};
+
+template <class T>
+using Vector = typename Types<T>::Vector;
+template <class T>
+using Mask = typename Types<T>::Mask;
+template <class T>
+constexpr int kLanes = LAVAGNA_BYTES / sizeof(T);
+
+template <class T>
+inline Vector<T> load_vector(const T* from) {
+    Vector<T> x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+}
+
+template <class T>
+inline void store_vector(T* to, Vector<T> x) {
+    std::memcpy(to, &x, sizeof x);
+}
+
+template <class T>
+inline Vector<T> all(T x) {
+    return x - Vector<T>{};
+}
+
+// A real number a lane.
+template <class T>
+struct Real {
+    using Scalar = T;
+    static constexpr int kParts = 1;
+    Vector<T> re;
+
+    static Real zero() { return {Vector<T>{}}; }
+    static Real load(const T* from) { return {load_vector(from)}; }
+    // Number `i` of a row, in every lane.
+    static Real splat(const T* row, Index i) { return {all(row[i])}; }
+    void store(T* to) const { store_vector(to, re); }
+    Real conj() const { return *this; }
+    Real kept(Mask<T> keep) const { return {(Vector<T>)((Mask<T>)re & keep)}; }
+};
+
+// A complex number a lane.
+template <class T>
+struct Complex {
+    using Scalar = T;
+    static constexpr int kParts = 2;
+    Vector<T> re, im;
+
+    static Complex zero() { return {Vector<T>{}, Vector<T>{}}; }
+    static Complex load(const T* from) { return {load_vector(from), load_vector(from + kLanes<T>)}; }
+    static Complex splat(const T* row, Index i) {
+        const T* at = row + i / kLanes<T> * 2 * kLanes<T> + i % kLanes<T>;
+        return {all(at[0]), all(at[kLanes<T>])};
+    }
+    void store(T* to) const {
+        store_vector(to, re);
+        store_vector(to + kLanes<T>, im);
+    }
+    Complex conj() const { return {re, -im}; }
+    Complex kept(Mask<T> keep) const {
+        return {(Vector<T>)((Mask<T>)re & keep), (Vector<T>)((Mask<T>)im & keep)};
+    }
+};
+
+template <class T>
+inline Vector<T> imaginary(Real<T> x) {
+    return x.re;
+}
+template <class T>
+inline Vector<T> imaginary(Complex<T> x) {
+    return x.im;
+}
+
+template <class T>
+inline Real<T> operator+(Real<T> a, Real<T> b) {
+    return {a.re + b.re};
+}
+template <class T>
+inline Complex<T> operator+(Complex<T> a, Complex<T> b) {
+    return {a.re + b.re, a.im + b.im};
+}
+template <class T>
+inline Real<T> operator-(Real<T> a, Real<T> b) {
+    return {a.re - b.re};
+}
+template <class T>
+inline Complex<T> operator-(Complex<T> a, Complex<T> b) {
+    return {a.re - b.re, a.im - b.im};
+}
+template <class T>
+inline Real<T> operator*(Real<T> a, Real<T> b) {
+    return {a.re * b.re};
+}
+template <class T>
+inline Complex<T> operator*(Complex<T> a, Complex<T> b) {
+    return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+
+// a b + c and c - a b, each rounded once where the target can.
+template <class T>
+inline Real<T> add(Real<T> a, Real<T> b, Real<T> c) {
+    return {a.re * b.re + c.re};
+}
+template <class T>
+inline Complex<T> add(Complex<T> a, Complex<T> b, Complex<T> c) {
+    return {(c.re - a.im * b.im) + a.re * b.re, (c.im + a.im * b.re) + a.re * b.im};
+}
+template <class T>
+inline Real<T> take(Real<T> a, Real<T> b, Real<T> c) {
+    return {c.re - a.re * b.re};
+}
+template <class T>
+inline Complex<T> take(Complex<T> a, Complex<T> b, Complex<T> c) {
+    return {(c.re + a.im * b.im) - a.re * b.re, (c.im - a.im * b.re) - a.re * b.im};
+}
+
+// How many scalars a row of n numbers takes, filled up to whole vectors.
+template <class N>
+constexpr Index row_size(Index n) {
+    using T = typename N::Scalar;
+    return (n + kLanes<T> - 1) / kLanes<T> * kLanes<T> * N::kParts;
+}
+
+// Where part 0 of number i of a row lies; its imaginary part is kLanes further on.
+template <class N>
+constexpr Index place(Index i) {
+    constexpr Index lanes = kLanes<typename N::Scalar>;
+    return N::kParts == 1 ? i : i / lanes * 2 * lanes + i % lanes;
+}
+
+// Mask `i` of a row of masks, in every lane. Complex numbers have one where their real part is.
+template <class N>
+inline Mask<typename N::Scalar> splat_mask(const typename N::Scalar* row, Index i) {
+    typename Types<typename N::Scalar>::Integer mask;
+    std::memcpy(&mask, row + place<N>(i), sizeof mask);
+    return Mask<typename N::Scalar>{} + mask;
+}
+
+inline Types<float>::Quarter quarter(Vector<float> x) {
+#if LAVAGNA_BYTES == 64
+    auto half = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+                __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+    return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+#elif LAVAGNA_BYTES == 32
+    return __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
+#else
+    return x;
+#endif
+}
+
+inline Types<double>::Quarter quarter(Vector<double> x) {
+#if LAVAGNA_BYTES == 64
+    auto half = __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
+    return __builtin_shufflevector(half, half, 0, 1) + __builtin_shufflevector(half, half, 2, 3);
+#elif LAVAGNA_BYTES == 32
+    return __builtin_shufflevector(x, x, 0, 1) + __builtin_shufflevector(x, x, 2, 3);
+#else
+    return x;
+#endif
+}
+
+// The sums over the lanes of four vectors, at once.
+inline void sum_four(const Vector<float> x[4], float out[4]) {
+    auto a = quarter(x[0]), b = quarter(x[1]), c = quarter(x[2]), d = quarter(x[3]);
+    auto ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    auto cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    auto all_four = __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    std::memcpy(out, &all_four, sizeof all_four);
+}
+
+inline void sum_four(const Vector<double> x[4], double out[4]) {
+    auto a = quarter(x[0]), b = quarter(x[1]), c = quarter(x[2]), d = quarter(x[3]);
+    auto ab = __builtin_shufflevector(a, b, 0, 2) + __builtin_shufflevector(a, b, 1, 3);
+    auto cd = __builtin_shufflevector(c, d, 0, 2) + __builtin_shufflevector(c, d, 1, 3);
+    std::memcpy(out, &ab, sizeof ab);
+    std::memcpy(out + 2, &cd, sizeof cd);
+}
+
+template <class T>
+inline T sum(Vector<T> x) {
+    auto q = quarter(x);
+    T total = q[0];
+    for (unsigned i = 1; i < 16 / sizeof(T); ++i) total += q[i];
+    return total;
+}
+
+}  // namespace lavagna

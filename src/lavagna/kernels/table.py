@@ -1,0 +1,48 @@
+"""Which backend has a kernel for which form of the recurrence."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from lavagna.algebra.transition import Transition
+from lavagna.kernels.cpu import recurrence as cpu
+from lavagna.kernels.cpu.selective import selective_scan
+
+
+class Kernel(NamedTuple):
+    """A kernel of the recurrence.
+
+    `run(a, q, k, v, state, *, read, real, offsets)` returns reads and last state of any legal call that `lacks` says
+    nothing of: broadcast axes, key heads, mask and borders are its own to mind. `lacks(a, q, k, v)` says in a line why
+    a call can't be served, or None.
+    """
+
+    run: Callable[..., tuple[Tensor, Tensor]]
+    lacks: Callable[[Transition, Tensor, Tensor, Tensor], str | None]
+
+
+# By backend, which is named as its type of device is, and form.
+KERNELS = {("cpu", "recurrent"): Kernel(cpu.recurrence, cpu.lacks)}
+# A layer's recurrence in one pass with what stands around it, by backend and name: `run` takes what that is made of.
+FUSED = {("cpu", "selective_scan"): Kernel(selective_scan, cpu.lacks)}
+
+
+def find(backend: str, form: str) -> Kernel | None:
+    """The kernel of a backend, or of a type of device, for a form; "auto" is whichever form it has."""
+    return KERNELS.get((backend, "recurrent" if form == "auto" else form))
+
+
+def find_fused(backend: str, name: str) -> Kernel | None:
+    """The kernel of a backend, or of a type of device, for a layer's recurrence with what stands around it."""
+    return FUSED.get((backend, name))
+
+
+def describe(backend: str) -> str:
+    """In a line, what kernels a backend has here, or why none."""
+    return cpu.describe() if backend == "cpu" else "not in this version"
+
+
+def serves(backend: str) -> bool:
+    """Whether the kernels of a backend are there."""
+    return backend == "cpu" and cpu.LIBRARY.functions is not None
