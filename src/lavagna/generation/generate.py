@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lavagna.generation.prefill import evaluating, prefill
 from lavagna.generation.sampling import Sampler
+from lavagna.generation.stepper import Stepper
 from lavagna.models import LanguageModel
 from lavagna.packing import as_mask
 from lavagna.state import ModelState
@@ -64,21 +65,21 @@ def _continued(
     model: LanguageModel, last: Tensor, state: ModelState, sample: Sampler, ends: Tensor, pad: int, count: int
 ) -> tuple[list[Tensor], ModelState]:
     """New columns (b, 1) and the state before the last of them."""
-    columns = []
+    columns, step = [], Stepper(model, state, count)
     running = torch.ones_like(last, dtype=torch.bool)
     for _ in range(count):
         if bool(running.all()):
-            logits, state = model(last, state)
+            logits = step(last)
             last = sample(logits[:, -1])[:, None]
         else:
             # A row that ended stands still under the mask. Its logits are nobody's, and may be anything.
-            logits, state = model(last, state, mask=running)
+            logits = step(last, running)
             last = sample(logits[:, -1].masked_fill(~running, 0))[:, None].masked_fill(~running, pad)
         columns.append(last)
         running = running & ~torch.isin(last, ends)
         if not bool(running.any()):
             break
-    return columns, state
+    return columns, step.state
 
 
 def _ends(eos: int | Sequence[int] | None, device: torch.device) -> Int[Tensor, " n"]:

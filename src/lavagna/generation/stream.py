@@ -8,6 +8,7 @@ from torch import Tensor
 from lavagna.data import AbstractTokenizer
 from lavagna.generation.prefill import evaluating, prefill
 from lavagna.generation.sampling import Sampler
+from lavagna.generation.stepper import Stepper
 from lavagna.generation.text import Reader, Stop, reader
 from lavagna.models import LanguageModel
 from lavagna.state import ModelState
@@ -62,12 +63,14 @@ def stream(
 
 def _ids(model: LanguageModel, logits: Tensor, state: ModelState, sample: Sampler, count: int) -> Iterator[int]:
     """The new ids, one at a time; the step behind the last one is not taken."""
+    # Whoever reads the text may train the model meanwhile.
+    step = Stepper(model, state, count - 1, watch=True)
     for left in reversed(range(count)):
         new = sample(logits[:, -1])
         yield int(new)
         if left:
             with evaluating(model):
-                logits, state = model(new[:, None], state)
+                logits = step(new[:, None])
 
 
 def _text(ids: Iterator[int], read: Reader, stop: Stop, end: int | None) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from lavagna.models.config import ModelConfig
@@ -132,10 +132,11 @@ class LanguageModel(Stack[ModelConfig]):
         ids = self.known(
             ids if real is None else ids.masked_fill(~real, 0), self.config.vocab_size, self.config.vocab_rows
         )
-        x, states = self.through(self._embedded(ids), state, mask=real, cu_seqlens=offsets, form=form, backend=backend)
+        x, states = self.through(self.embedded(ids), state, mask=real, cu_seqlens=offsets, form=form, backend=backend)
         return x, ModelState(cast(list[State], states))
 
-    def _embedded(self, ids: Tensor) -> Tensor:
+    def embedded(self, ids: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
+        """What the blocks are given for ids that are known to be in the vocabulary."""
         x, scale = self.embedding(ids), self.config.embedding_scale
         x = x if scale == 1 else x * scale
         return x if self.embedding_norm is None else self.embedding_norm(x)

@@ -1,0 +1,106 @@
+"""A model's step on a CPU as a list of kernel calls: what it computes without what Python and the allocator cost.
+
+At batch 1 a small model spends more time between its operators than in them. One step is run and recorded; from then on
+its operators alone are run, on buffers that are made once, and linear maps read their weights at the speed of memory.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lavagna.generation.program import Program
+from lavagna.generation.recording import Recording, UncapturableError
+from lavagna.kernels.cpu.library import library
+from lavagna.models import LanguageModel
+from lavagna.state import ModelState
+
+# Steps from which on a capture, which takes as long as about ten of them, pays.
+WORTH = 24
+
+
+class Captured:
+    """The step of a model for one row, from a state of one size to the next.
+
+    Calls return logits (1, 1, rows) in a buffer of its own, good until the next call. Weights changed in place by
+    operators of torch after the capture are noticed by `current`, others (through `.data`) only in part.
+
+    Raises UncapturableError where a step is more than operators on tensors of fixed size: a cache that grows, a mask
+    that is looked at.
+    """
+
+    def __init__(self, model: LanguageModel, ids: Int[Tensor, "1 1"], state: ModelState) -> None:
+        self._model, self._weights = model, _weights(model)
+        names, given = list(state.tensors()), list(state.tensors().values())
+        ids = ids.clone()
+        with Recording([ids, *given]) as recording:
+            x, states = model.through(
+                model.embedded(ids), state, mask=None, cu_seqlens=None, form="auto", backend="auto"
+            )
+            logits = model.logits(x)
+        after = ModelState([one for one in states if one is not None]).tensors()
+        if list(after) != names or any(_kind(after[name]) != _kind(x) for name, x in zip(names, given, strict=True)):
+            raise UncapturableError("The state grows.")
+        self._build(recording, ids, logits, state, list(after.values()))
+
+    def _build(self, recording: Recording, ids: Tensor, logits: Tensor, state: ModelState, after: list[Tensor]) -> None:
+        given = list(state.tensors().values())
+        nodes = recording.needed([logits, *after])
+        self._ids = ids.clone()
+        # One step reads one and writes the other, the next one back.
+        sides = [[x.clone(memory_format=torch.contiguous_format) for x in given] for _ in range(2)]
+        self._programs = []
+        for here, there in (sides, sides[::-1]):
+            # What torch is tried on while building.
+            for buffer, x in zip(here, given, strict=True):
+                buffer.copy_(x)
+            inputs = [(ids, self._ids), *zip(given, here, strict=True)]
+            outputs = [(logits, None), *zip(after, there, strict=True)]
+            self._programs.append(Program(nodes, inputs, outputs))
+        self._sides, self._turn, self._state = sides, 0, state
+        for buffer, x in zip(sides[0], after, strict=True):
+            buffer.copy_(x)
+        self.logits = logits
+
+    def __call__(self, ids: Int[Tensor, "1 1"]) -> Float[Tensor, "1 1 rows"]:
+        """Logits of the id after this one; the state goes on."""
+        self._ids.copy_(ids)
+        program = self._programs[self._turn]
+        program.run()
+        self._turn = 1 - self._turn
+        return program.results[0]
+
+    @property
+    def state(self) -> ModelState:
+        """The state after the last step, as the model returns it; shares nothing with the buffers."""
+        held = zip(self._state.tensors(), self._sides[self._turn], strict=True)
+        return self._state.replace(**{name: x.clone() for name, x in held})
+
+    @property
+    def current(self) -> bool:
+        """Whether the model is what it was at the capture: the same weights, none of them written to since."""
+        return _weights(self._model) == self._weights
+
+
+def capture(model: object, ids: Tensor, state: ModelState, steps: int) -> Captured | None:
+    """The captured step, taken once for `ids` (`logits` has its result), or None where the plain one must serve."""
+    plain = type(model) is not LanguageModel or model.training or torch.is_grad_enabled()
+    if plain or steps < WORTH or ids.shape != (1, 1) or ids.device.type != "cpu" or library().functions is None:
+        return None
+    assert isinstance(model, LanguageModel)
+    # What else happens at each call of a part can't be seen from the operators.
+    if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
+        return None
+    try:
+        return Captured(model, ids, state)
+    except UncapturableError:
+        return None
+
+
+def _weights(model: LanguageModel) -> list[tuple[int, int, int]]:
+    # What was made in inference mode counts no versions, and lets nothing write into it outside.
+    every = (x for part in (model.parameters(), model.buffers()) for x in part)
+    return [(id(x), x.data_ptr(), 0 if x.is_inference() else x._version) for x in every]
+
+
+def _kind(x: Tensor) -> tuple:
+    return x.dtype, x.shape, x.device
