@@ -35,6 +35,12 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler to build them with")
+def test_where_a_compiler_is_the_kernels_are_built():
+    """Or all other tests of theirs would be left out, and nobody would know."""
+    assert library().functions is not None, library().level
+
+
 def test_without_kernels_torch_serves_and_an_explicit_request_says_why():
     done = python(TWO, LAVAGNA_CPU_LEVEL="none")
     assert done.returncode == 0, done.stderr

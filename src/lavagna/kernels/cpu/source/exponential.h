@@ -1,4 +1,4 @@
-// exp and exp - 1 of vectors: at most 1.5 units in the last place away (tests/kernels/cpu/test_exponential.py).
+// exp and exp - 1 of vectors, relatively off by less than two epsilons (tests/kernels/cpu/test_exponential.py).
 #pragma once
 
 #include "vector.h"
