@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from lavagna.generation.recording import Node, place, replaced, tensors_in
-from lavagna.kernels.cpu import linear_few, operators
+from lavagna.kernels.cpu.prepared import prepared as prepared_call
 
-aten = torch.ops.aten
 # Where torch keeps functions of networks that write into `out`.
 MORE = torch._C._nn  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -105,7 +104,7 @@ def _layout(x: Tensor) -> tuple:
 
 def _call(function: Any, args: tuple, kwargs: dict[str, Any], own: tuple[Tensor, ...]) -> Callable[[], object]:
     """One operator with its results in `own`: a kernel with its addresses, torch's variant with `out`, or a copy."""
-    kernel = _kernel(function, args, own)
+    kernel = prepared_call(function, args, kwargs, own)
     if kernel is not None:
         return kernel
     if len(own) == 1:
@@ -130,17 +129,3 @@ def _writes(function: Any, args: tuple, kwargs: dict[str, Any], out: Tensor, rig
     except (TypeError, RuntimeError):
         return False
     return out.data_ptr() == before and out.shape == right.shape and torch.equal(out.nan_to_num(), right.nan_to_num())
-
-
-def _kernel(function: Any, args: tuple, own: tuple[Tensor, ...]) -> Callable[[], object] | None:
-    if function is torch.ops.lavagna.recurrence.default:
-        return operators.prepared(args, own)
-    if function is aten.linear.default:
-        x, weight, bias = args[0], args[1], args[2] if len(args) > 2 else None
-    elif function is aten.mm.default:
-        x, weight, bias = args[0], args[1].T, None
-    elif function is aten.addmm.default and len(args) == 3 and args[0].ndim == 1:
-        x, weight, bias = args[1], args[2].T, args[0]
-    else:
-        return None
-    return linear_few.prepared(x, weight, bias, own[0])

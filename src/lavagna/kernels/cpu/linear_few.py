@@ -4,8 +4,6 @@ torch's own product of a matrix and one row runs on one thread in float32 and st
 """
 
 import struct
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from jaxtyping import Float, Float32, Shaped
 from torch import Tensor
 
 from lavagna.kernels.cpu.library import library
+from lavagna.kernels.cpu.prepared import Call, prepares
 
 ELEMENTS = {torch.float32: 0, torch.bfloat16: 2}
 WEIGHTS = {torch.float32: 4, torch.bfloat16: 2, torch.int8: 1}
@@ -56,18 +55,6 @@ def _block(x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None,
         *(ELEMENTS[x.dtype], 0 if bias is None else ELEMENTS[bias.dtype]),
         *(0 if part is None else part.data_ptr() for part in (x, weight, bias, scale, out)),
     )
-
-
-def prepared(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Callable[[], object] | None:
-    """One call of the operator, to be made again and again with the numbers that its tensors then hold.
-
-    None where the kernel is missing, or a tensor must be brought to another layout first. Whoever calls keeps the
-    tensors alive.
-    """
-    dense = x.is_contiguous() and out.is_contiguous() and weight.stride(1) == 1
-    if LIBRARY.functions is None or not dense or not fits(x, weight, bias):
-        return None
-    return partial(LIBRARY.functions.lavagna_linear_few, _block(x, weight, bias, None, out))
 
 
 def _dense(x: Tensor) -> Tensor:
@@ -128,6 +115,23 @@ def fits(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
         and x.dtype == weight.dtype
         and all(part is None or part.dtype in ELEMENTS for part in (x, weight, bias))
     )
+
+
+@prepares(torch.ops.aten.linear.default)
+def _prepared(made: tuple[Tensor, ...], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call | None:
+    (out,) = made
+    dense = x.is_contiguous() and out.is_contiguous() and weight.stride(1) == 1
+    return Call("lavagna_linear_few", _block(x, weight, bias, None, out)) if dense and fits(x, weight, bias) else None
+
+
+@prepares(torch.ops.aten.mm.default)
+def _prepared_mm(made: tuple[Tensor, ...], x: Tensor, weight: Tensor) -> Call | None:
+    return _prepared(made, x, weight.T)
+
+
+@prepares(torch.ops.aten.addmm.default)
+def _prepared_addmm(made: tuple[Tensor, ...], bias: Tensor, x: Tensor, weight: Tensor, **factors: Any) -> Call | None:
+    return _prepared(made, x, weight.T, bias) if bias.ndim == 1 and not factors else None
 
 
 def linear_few(

@@ -6,14 +6,13 @@ does, then what its backward pass needs: what each step wrote or found, and the 
 """
 
 import struct
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lavagna.kernels.cpu.library import library
+from lavagna.kernels.cpu.prepared import Call, prepares
 
 # Loaded once, when the module is: a compiler that traces a call finds a constant.
 LIBRARY = library()
@@ -153,20 +152,6 @@ def _forward_block(operands, state, mask, offsets, decayed, before, made) -> byt
     return _block(sizes, state.dtype, operands, mask, offsets, decayed, before, rest)
 
 
-def prepared(arguments: tuple, made: tuple[Tensor, ...]) -> Callable[[], object] | None:
-    """One call of the operator `recurrence`, to be made again and again with the numbers that its tensors then hold.
-
-    `arguments` are the operator's, `made` is where it writes. None where a tensor must be brought to another layout
-    first, or steps are masked, packed or kept. Whoever calls keeps the tensors alive.
-    """
-    *operands, state, mask, offsets, decayed, before, keep = arguments
-    dense = state.is_contiguous() and all(x is None or _dense(x) is x for x in operands)
-    if LIBRARY.functions is None or mask is not None or offsets is not None or keep or not dense:
-        return None
-    block = _forward_block(tuple(operands), state, mask, offsets, decayed, before, made)
-    return partial(LIBRARY.functions.lavagna_recurrence, block)
-
-
 def _room(k, v, log_decay, erase, state, mask, offsets, keep):
     """Room for what the operator returns; zeros where a masked step writes nothing."""
     sizes, wide = Sizes.of(k, v, log_decay, offsets), state.dtype
@@ -222,3 +207,13 @@ torch.library.register_fake("lavagna::recurrence", _shapes, lib=OPERATORS)
 torch.library.register_fake("lavagna::recurrence_backward", _shapes_back, lib=OPERATORS)
 FORWARD = torch.ops.lavagna.recurrence.default
 BACKWARD = torch.ops.lavagna.recurrence_backward.default
+
+
+@prepares(FORWARD)
+def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
+    *operands, state, mask, offsets, decayed, before, keep = arguments
+    dense = state.is_contiguous() and all(x is None or _dense(x) is x for x in operands)
+    if mask is not None or offsets is not None or keep or not dense:
+        return None
+    block = _forward_block(tuple(operands), state, mask, offsets, decayed, before, made)
+    return Call("lavagna_recurrence", block)

@@ -14,6 +14,7 @@ from lavagna.algebra.transition import diagonal
 from lavagna.forms.call import Inputs, call
 from lavagna.forms.recurrent import recurrent
 from lavagna.kernels.cpu.operators import ELEMENTS, LIBRARY, WORTH, vector_bytes
+from lavagna.kernels.cpu.prepared import Call, prepares
 
 # Steps of a segment, and channels of a task, by the shape alone: no sum may depend on the number of threads.
 SEGMENT, SHARE = 64, 128
@@ -84,25 +85,32 @@ def _pointer(x: Tensor | None) -> int:
 
 def _scan(x, dt, A, B, C, D, state, mask, offsets, keep):
     wide = state.dtype
-    y, last, kept = _made(x, dt, A, B, C, D, state, mask, offsets, keep)
+    made = _made(x, dt, A, B, C, D, state, mask, offsets, keep)
     x, dt, B, C = (_dense(part) for part in (x, dt, B, C))
     A, state, D = _flat(A, wide), _flat(state, wide), None if D is None else _flat(D, wide)
     mask = None if mask is None else mask.contiguous()
+    functions = LIBRARY.functions
+    assert functions is not None
+    functions.lavagna_selective_scan(_block((x, dt, A, B, C, D, state), mask, offsets, made))
+    return made
+
+
+def _block(operands: tuple, mask: Tensor | None, offsets: Tensor | None, made: tuple[Tensor, ...]) -> bytes:
+    """A forward call as the kernel reads it, of tensors as it reads them."""
+    x, dt, A, B, C, D, state = operands
+    y, last, kept = made
     block = (
-        *_Sizes.of(x, A, offsets, wide),
-        ELEMENTS[wide][0],
+        *_Sizes.of(x, A, offsets, state.dtype),
+        ELEMENTS[state.dtype][0],
         ELEMENTS[y.dtype][0],
         *(_pointer(part) for part in (offsets, mask)),
         *(number for part in (x, dt, B, C) for number in _operand(part)),
         *(0,) * 7,
         *(_pointer(part) for part in (A, D, state, last, y)),
-        kept.data_ptr() if keep else 0,
+        kept.data_ptr() if kept.numel() else 0,
         *(0,) * 8,
     )
-    functions = LIBRARY.functions
-    assert functions is not None
-    functions.lavagna_selective_scan(struct.pack(f"{len(block)}q", *block))
-    return y, last, kept
+    return struct.pack(f"{len(block)}q", *block)
 
 
 def _made(x, dt, A, B, C, D, state, mask, offsets, keep):
@@ -204,6 +212,16 @@ torch.library.register_fake("lavagna::selective_scan_backward", _shapes_back, li
 torch.library.register_autograd("lavagna::selective_scan", _differentiate, setup_context=_remember, lib=_OPERATORS)
 _FORWARD = torch.ops.lavagna.selective_scan.default
 _BACKWARD = torch.ops.lavagna.selective_scan_backward.default
+
+
+@prepares(_FORWARD)
+def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
+    x, dt, A, B, C, D, state, mask, offsets, keep = arguments
+    dense = all(_dense(part) is part for part in (x, dt, B, C))
+    flat = all(part is None or _flat(part, state.dtype) is part for part in (A, D, state))
+    if mask is not None or offsets is not None or keep or not dense or not flat:
+        return None
+    return Call("lavagna_selective_scan", _block((x, dt, A, B, C, D, state), None, None, made))
 
 
 def selective_scan(
