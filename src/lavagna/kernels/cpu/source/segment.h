@@ -1,46 +1,13 @@
 // Some steps of one head, ready for the loops over them: real steps only, decays and erasures multiplied out.
 #pragma once
 
-#include <cmath>
-
-#include "exponential.h"
 #include "pack.h"
+#include "survival.h"
 
 namespace lavagna {
 
 // What of a transition there is. Shared: erased along the very key that is written.
 enum class Rank { kNone, kShared, kOwn };
-
-// A decay as a part that is kept, all or nothing, and a rest, so that decays near one are not rounded.
-// `rest` comes as a row of logarithms.
-template <class T>
-__attribute__((noinline)) void split_decays(Real<T>, T* rest, T* keep, Index size) {
-    for (Index i = 0; i < size; i += kLanes<T>) {
-        Vector<T> x = load_vector(rest + i);
-        Mask<T> little = x > all<T>(T(-0.5));
-        Vector<T> less = exp_less_one<T>(x), whole = exp<T>(x);
-        store_vector(rest + i, little ? less : whole);
-        store_vector(keep + i, (Vector<T>)little);
-    }
-}
-
-// The compiler's vectors have no sine; complex decays are few, and where they are constant they are split once.
-template <class T>
-__attribute__((noinline)) void split_decays(Complex<T>, T* rest, T* keep, Index size) {
-    constexpr Index lanes = kLanes<T>;
-    for (Index i = 0; i < size; i += 2 * lanes) {
-        Vector<T> x = load_vector(rest + i);
-        Mask<T> little = x > all<T>(T(-0.5));
-        Vector<T> whole = exp<T>(x), less = exp_less_one<T>(x);
-        for (Index lane = 0; lane < lanes; ++lane) {
-            const T angle = rest[i + lanes + lane], half = std::sin(angle / 2);
-            const bool kept = little[lane];
-            rest[i + lane] = kept ? less[lane] * std::cos(angle) - 2 * half * half : whole[lane] * std::cos(angle);
-            rest[i + lanes + lane] = whole[lane] * std::sin(angle);
-        }
-        store_vector(keep + i, (Vector<T>)little);
-            }
-}
 
 template <class N>
 class Segment {
@@ -122,7 +89,6 @@ class Segment {
         pack<N>(row, call_.log_decay, call_.log_decay.at(batch_, t, head_), call_.decays);
         const Index used = row_size<N>(call_.decays);
         if (call_.step) {
-            // Minus infinity times a step of zero is no number: far below is far enough.
             pack<N>(one_, call_.step, call_.step.at(batch_, t, head_), 1);
             const N step = N::splat(one_, 0);
             for (Index j = 0; j < used; j += kLanes<T> * N::kParts) (finite(N::load(row + j)) * step).store(row + j);
@@ -133,15 +99,6 @@ class Segment {
             const Vector<T> mask = (Vector<T>)splat_mask<N>(kept, 0);
             for (Index j = 0; j < key_row; j += kLanes<T> * N::kParts) only.store(row + j), store_vector(kept + j, mask);
         }
-    }
-
-    static Real<T> finite(Real<T> x) {
-        const Vector<T> never = all<T>(T(-1e30));
-        return {x.re < never ? never : x.re};
-    }
-    static Complex<T> finite(Complex<T> x) {
-        const Vector<T> never = all<T>(T(-1e30));
-        return {x.re < never ? never : x.re, x.im};
     }
 
     // What is read of the state before it decays: beta D right, or minus left.

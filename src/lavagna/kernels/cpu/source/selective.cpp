@@ -169,14 +169,13 @@ class Share {
     void bring_decay() {
         bring_tiles(decay_, (const T*)call_.a);
         std::memset(least_, 0, stride_ * sizeof(T));
-        // Minus infinity times a step of zero is no number: far below is far enough.
-        const Vector<T> never = all<T>(T(-1e30)), base = all<T>(T(1.4426950408889634));
+        const Vector<T> base = all<T>(T(1.4426950408889634));
         for (Index block = 0; block < blocks_; ++block)
             for (Index i = 0; i < tile_; i += kLanes<T>) {
                 T *const at = decay_ + block * tile_ + i, *const least = least_ + block * kBlock<T> + i % kBlock<T>;
-                const Vector<T> x = load_vector(at), finite = (x < never ? never : x) * base, known = load_vector(least);
-                store_vector(at, finite);
-                store_vector(least, finite < known ? finite : known);
+                const Vector<T> rate = finite(Real<T>::load(at)).re * base, known = load_vector(least);
+                store_vector(at, rate);
+                store_vector(least, rate < known ? rate : known);
             }
         std::memset(skip_, 0, stride_ * sizeof(T));
         if (call_.skip) std::memcpy(skip_, (const T*)call_.skip + first_, count_ * sizeof(T));

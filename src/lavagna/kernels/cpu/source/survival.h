@@ -1,10 +1,84 @@
-// What of a state survives a step, from the base-2 logarithm: computed where it is used, once for every number and step.
+// What of a state survives a step: a decay from its logarithm, so that one near 1 is not rounded.
 #pragma once
 
-#include "vector.h"
+#include <cmath>
+
+#include "exponential.h"
 
 namespace lavagna {
 
+// A decay as 1 and a rest where it rounds to 2^0, else the rest alone: near 1 it is not rounded.
+template <class T>
+struct Survival {
+    Mask<T> keep;
+    Vector<T> rest;
+
+    Vector<T> of(Vector<T> state, Vector<T> write) const {
+        return (Vector<T>)((Mask<T>)state & keep) + (rest * state + write);
+    }
+
+    Vector<T> of(Vector<T> state) const { return rest * state + (Vector<T>)((Mask<T>)state & keep); }
+
+    // For decays of at most 1, whose rest is not positive where something is kept: the sign tells it, also of a rest of 0.
+    void store(T* to) const {
+        store_vector(to, (Vector<T>)((Mask<T>)rest | (keep & (Mask<T>)all<T>(T(-0.0)))));
+    }
+    static Survival load(const T* from) {
+        const Vector<T> rest = load_vector(from);
+        return {(Mask<T>)rest < Mask<T>{}, rest};
+    }
+};
+
+// exp(x).
+template <class T>
+inline Survival<T> survive(Vector<T> x) {
+    const Reduced<T> parts = reduced<T>(x);
+    const Mask<T> half = parts.n >> 1, keep = parts.n == Mask<T>{};
+    const Vector<T> a = power_of_two<T>(half), b = power_of_two<T>(parts.n - half);
+    return {keep, (parts.less * a + (Vector<T>)((Mask<T>)a & ~keep)) * b};
+}
+
+// A row of logarithms to rests, and whether all is kept besides, where the real parts lie.
+template <class T>
+__attribute__((noinline)) void split_decays(Real<T>, T* rest, T* keep, Index size) {
+    for (Index i = 0; i < size; i += kLanes<T>) {
+        const Survival<T> survival = survive<T>(load_vector(rest + i));
+        store_vector(rest + i, survival.rest);
+        store_vector(keep + i, (Vector<T>)survival.keep);
+    }
+}
+
+// The compiler's vectors have no sine; complex decays are few, and where they are constant they are split once.
+template <class T>
+__attribute__((noinline)) void split_decays(Complex<T>, T* rest, T* keep, Index size) {
+    constexpr Index lanes = kLanes<T>;
+    for (Index i = 0; i < size; i += 2 * lanes) {
+        const Vector<T> x = load_vector(rest + i);
+        const Survival<T> survival = survive<T>(x);
+        const Vector<T> whole = exp<T>(x);
+        for (Index lane = 0; lane < lanes; ++lane) {
+            const T angle = rest[i + lanes + lane], half = std::sin(angle / 2), less = survival.rest[lane];
+            rest[i + lane] = survival.keep[lane] ? less * std::cos(angle) - 2 * half * half : less * std::cos(angle);
+            rest[i + lanes + lane] = whole[lane] * std::sin(angle);
+        }
+        store_vector(keep + i, (Vector<T>)survival.keep);
+    }
+}
+
+// Minus infinity times a step of zero is no number: far below is far enough.
+template <class T>
+inline Real<T> finite(Real<T> x) {
+    const Vector<T> never = all<T>(T(-1e30));
+    return {x.re < never ? never : x.re};
+}
+template <class T>
+inline Complex<T> finite(Complex<T> x) {
+    return {finite(Real<T>{x.re}).re, x.im};
+}
+
+// From here on the base-2 logarithm: cheaper where it is a step times a rate and computed for every number of the memory, and
+// off by as many epsilons as the logarithm is large.
+//
 // (2^f - 1) / f for |f| <= 1/2: for float the Chebyshev fit, 1.3e-8 away relatively; for double Taylor's series, 2e-17.
 template <class T>
 struct Power;
@@ -29,28 +103,6 @@ struct Power<double> {
     static constexpr double kRound = 6755399441056767.0;  // 1.5 * 2^52 + 1023
     static constexpr double kLeast = -1023.0;
     static constexpr int kBits = 52;
-};
-
-// A decay as 1 and a rest where it rounds to 2^0, else the rest alone: near 1 it is not rounded.
-template <class T>
-struct Survival {
-    Mask<T> keep;
-    Vector<T> rest;
-
-    Vector<T> of(Vector<T> state, Vector<T> write) const {
-        return (Vector<T>)((Mask<T>)state & keep) + (rest * state + write);
-    }
-
-    Vector<T> of(Vector<T> state) const { return rest * state + (Vector<T>)((Mask<T>)state & keep); }
-
-    // For decays of at most 1, whose rest is not positive where something is kept: the sign tells it, also of a rest of 0.
-    void store(T* to) const {
-        store_vector(to, (Vector<T>)((Mask<T>)rest | (keep & (Mask<T>)all<T>(T(-0.0)))));
-    }
-    static Survival load(const T* from) {
-        const Vector<T> rest = load_vector(from);
-        return {(Mask<T>)rest < Mask<T>{}, rest};
-    }
 };
 
 // 2^(step a). kFar: it may be below the smallest normal number.
