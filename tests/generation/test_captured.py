@@ -1,5 +1,7 @@
 """A captured step is the model's own step: the same numbers, the same states, the same text."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -60,6 +62,17 @@ def test_steps_are_the_models_own(layer):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)], ids=str)
 def test_where_linear_maps_sum_in_another_order_steps_are_within_rounding(layer, dtype, tolerance):
     compared(build(layer, dtype), tolerance)
+
+
+@pytest.mark.parametrize("layer", ["mamba2", "rwkv7", "gla"])
+def test_every_linear_map_is_a_kernels(layer):
+    model = build(layer)
+    with torch.no_grad():
+        step = capture(model, id_of(3), begun(model), 100)
+    assert step is not None
+    left = {call.func.__name__ for call in step._programs[0].calls if isinstance(call, partial)}
+    assert not left & {"mm", "addmm", "linear"}
+    assert sum(getattr(call, "name", "") == "lavagna_linear_few" for call in step._programs[0].calls) > 4
 
 
 @pytest.mark.parametrize("layer", lv.layers.names())

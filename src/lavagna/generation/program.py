@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from lavagna.generation.recording import Node, place, replaced, tensors_in
+from lavagna.kernels.cpu import linear_few
 from lavagna.kernels.cpu.prepared import prepared as prepared_call
 
+# torch's own operators that kernels serve are declared by these modules; others are, where a recording holds them.
+SERVED = (linear_few,)
 # Where torch keeps functions of networks that write into `out`.
 MORE = torch._C._nn  # pyright: ignore[reportAttributeAccessIssue]
 
