@@ -3,27 +3,25 @@
 torch's own product of a matrix and one row runs on one thread in float32 and stays far below that speed.
 """
 
-import struct
 from typing import Any
 
 import torch
 from jaxtyping import Float, Float32, Shaped
 from torch import Tensor
 
-from lavagna.kernels.cpu.library import library
+from lavagna.kernels.cpu.operands import ELEMENTS, LIBRARY, OPERATORS, call, flat, packed, pointer
 from lavagna.kernels.cpu.prepared import Call, prepares
 
-ELEMENTS = {torch.float32: 0, torch.bfloat16: 2}
+# Dtypes of x and bias; bytes of a weight.
+KINDS = (torch.float32, torch.bfloat16)
 WEIGHTS = {torch.float32: 4, torch.bfloat16: 2, torch.int8: 1}
 # Bytes of weights from which on a second thread costs less than it saves.
 WORTH = 1 << 17
 # Rows up to which reading the weights costs more than the products; beyond, torch's blocked product is faster.
 FEW = 4
 
-LIBRARY = library()
-_OPERATORS = torch.library.Library("lavagna", "FRAGMENT")
-_OPERATORS.define("linear_few(Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale=None) -> Tensor")
-_OPERATORS.define(
+OPERATORS.define("linear_few(Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale=None) -> Tensor")
+OPERATORS.define(
     "linear_few.out(Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale=None, *, Tensor(a!) out) -> Tensor(a!)"
 )
 
@@ -33,32 +31,28 @@ def _linear_few(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Te
 
 
 def _into(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None, *, out: Tensor) -> Tensor:
-    functions = LIBRARY.functions
-    if functions is None:
-        raise RuntimeError(f"linear_few: the CPU kernels are {LIBRARY.level}. Use torch.nn.functional.linear.")
-    x, bias, scale = _dense(x), None if bias is None else _dense(bias), None if scale is None else _dense(scale)
+    x, bias, scale = (
+        flat(x),
+        None if bias is None else flat(bias),
+        None if scale is None else flat(scale),
+    )
     if weight.is_neg() or (weight.stride(1) != 1 and weight.shape[1] > 1):
-        weight = _dense(weight)
+        weight = flat(weight)
     if out.is_contiguous():
-        functions.lavagna_linear_few(_block(x, weight, bias, scale, out))
+        call("linear_few", _block(x, weight, bias, scale, out))
         return out
     return out.copy_(_linear_few(x, weight, bias, scale))
 
 
-def _block(x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, out: Tensor) -> bytes:
+def _block(x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, out: Tensor) -> tuple[int, ...]:
     """What the kernel is given: dense tensors, and where to write."""
     rows, columns = weight.shape
     threads = torch.get_num_threads() if weight.numel() * weight.element_size() >= WORTH else 1
-    return struct.pack(
-        "13q",
+    return (
         *(out.numel() // rows if rows else 0, columns, rows, weight.stride(0), WEIGHTS[weight.dtype], threads),
-        *(ELEMENTS[x.dtype], 0 if bias is None else ELEMENTS[bias.dtype]),
-        *(0 if part is None else part.data_ptr() for part in (x, weight, bias, scale, out)),
+        *(ELEMENTS[part.dtype][0] for part in (x, x if bias is None else bias)),
+        *(pointer(part) for part in (x, weight, bias, scale, out)),
     )
-
-
-def _dense(x: Tensor) -> Tensor:
-    return x.resolve_neg().contiguous()
 
 
 def _shape(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
@@ -67,7 +61,7 @@ def _shape(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor 
     came = ", ".join(f"{name} {part.dtype} {tuple(part.shape)}" for name, part in named.items() if part is not None)
     if x.ndim < 1 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
         raise ValueError(f"linear_few: x must be (..., k) and weight (n, k), but came as {came}.")
-    if x.dtype not in ELEMENTS or weight.dtype not in WEIGHTS or (bias is not None and bias.dtype not in ELEMENTS):
+    if x.dtype not in KINDS or weight.dtype not in WEIGHTS or (bias is not None and bias.dtype not in KINDS):
         raise ValueError(
             f"linear_few: x and bias must be float32 or bfloat16, weight one of these or int8, but came as {came}. "
             "Use torch.nn.functional.linear."
@@ -97,11 +91,11 @@ def _differentiate(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | 
     return (gradient.float() @ full.float()).to(x.dtype), d_weight, d_bias, None
 
 
-_OPERATORS.impl("linear_few", _linear_few, "CPU")
-_OPERATORS.impl("linear_few.out", _into, "CPU")
-torch.library.register_fake("lavagna::linear_few", _shape, lib=_OPERATORS)
-torch.library.register_fake("lavagna::linear_few.out", _shape_into, lib=_OPERATORS)
-torch.library.register_autograd("lavagna::linear_few", _differentiate, setup_context=_remember, lib=_OPERATORS)
+OPERATORS.impl("linear_few", _linear_few, "CPU")
+OPERATORS.impl("linear_few.out", _into, "CPU")
+torch.library.register_fake("lavagna::linear_few", _shape, lib=OPERATORS)
+torch.library.register_fake("lavagna::linear_few.out", _shape_into, lib=OPERATORS)
+torch.library.register_autograd("lavagna::linear_few", _differentiate, setup_context=_remember, lib=OPERATORS)
 _OPERATOR, _OUT = torch.ops.lavagna.linear_few.default, torch.ops.lavagna.linear_few.out
 
 
@@ -113,7 +107,7 @@ def fits(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
         and x.ndim > 0
         and x.numel() <= FEW * x.shape[-1]
         and x.dtype == weight.dtype
-        and all(part is None or part.dtype in ELEMENTS for part in (x, weight, bias))
+        and all(part is None or part.dtype in KINDS for part in (x, weight, bias))
     )
 
 
@@ -121,7 +115,9 @@ def fits(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 def _prepared(made: tuple[Tensor, ...], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call | None:
     (out,) = made
     dense = x.is_contiguous() and out.is_contiguous() and weight.stride(1) == 1
-    return Call("lavagna_linear_few", _block(x, weight, bias, None, out)) if dense and fits(x, weight, bias) else None
+    if not dense or not fits(x, weight, bias):
+        return None
+    return Call("lavagna_linear_few", packed(_block(x, weight, bias, None, out)))
 
 
 @prepares(torch.ops.aten.mm.default)

@@ -5,35 +5,31 @@ does, then what its backward pass needs: what each step wrote or found, and the 
 `erase` is beta where `decayed`, else left; without `right` the key itself is erased along.
 """
 
-import struct
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lavagna.kernels.cpu.library import library
+from lavagna.kernels.cpu.operands import (
+    ELEMENTS,
+    NOTHING,
+    OPERATORS,
+    call,
+    dense,
+    flat,
+    operand,
+    packed,
+    pointer,
+    threads,
+    vector_bytes,
+)
 from lavagna.kernels.cpu.prepared import Call, prepares
 
-# Loaded once, when the module is: a compiler that traces a call finds a constant.
-LIBRARY = library()
-# A kind of number to the kernel: which, and whether complex.
-ELEMENTS = {
-    torch.float32: (0, 0),
-    torch.float64: (1, 0),
-    torch.bfloat16: (2, 0),
-    torch.complex64: (0, 1),
-    torch.complex128: (1, 1),
-}
 # Steps of a segment at most, and numbers of its rows of keys: what stays in the second cache with a segment's states.
 LONGEST, NUMBERS = 64, 8192
-# Numbers of a memory, times steps, from which on a second thread costs less than it saves.
-WORTH = 1 << 17
 # The backward pass divides a head's values where heads are few. By the shape alone: no sum may depend on the threads.
 PARTS, LEAST = 8, 32
-# What stands in a block for a tensor that is not there.
-NOTHING = (0, 0, 0, 0, 1, 0, 0)
 
-OPERATORS = torch.library.Library("lavagna", "FRAGMENT")
 OPERATORS.define(
     "recurrence(Tensor q, Tensor k, Tensor v, Tensor? log_decay, Tensor? step, Tensor? erase, Tensor? right, "
     "Tensor state, Tensor? mask, Tensor? offsets, bool decayed, bool before, bool keep) "
@@ -66,9 +62,9 @@ class Sizes(NamedTuple):
         batch, steps, heads, values = v.shape
         rows, keys = batch if offsets is None else len(offsets) - 1, k.shape[3]
         segment = max(1, min(LONGEST, max(8, NUMBERS // max(keys, 1)), steps))
-        threads = torch.get_num_threads() if batch * steps * heads * values * keys >= WORTH else 1
+        work = batch * steps * heads * values * keys
         decays = 0 if log_decay is None else log_decay.shape[3]
-        return cls(rows, steps, heads, keys, values, decays, segment, 1, threads)
+        return cls(rows, steps, heads, keys, values, decays, segment, 1, threads(work))
 
     def divided(self, tasks: int) -> "Sizes":
         """The same with each head's values in parts, so that there are about as many tasks as wanted."""
@@ -76,32 +72,11 @@ class Sizes(NamedTuple):
         share = -(-self.values // max(wanted, 1))
         return self._replace(parts=-(-self.values // max(share, 1)) or 1)
 
-    def kept(self, wide: torch.dtype, packed: bool) -> tuple[int | torch.SymInt, ...]:
+    def kept(self, wide: torch.dtype, apart: bool) -> tuple[int | torch.SymInt, ...]:
         """The shape of the states in front of segments, their rows of keys in whole vectors."""
         lanes = vector_bytes() // (8 if wide in (torch.float64, torch.complex128) else 4)
-        count = self.steps // self.segment + self.rows if packed else -(-self.steps // self.segment) * self.rows
+        count = self.steps // self.segment + self.rows if apart else -(-self.steps // self.segment) * self.rows
         return count, self.heads, self.values, -(-self.keys // lanes) * lanes
-
-
-def vector_bytes() -> int:
-    """Bytes of a vector of the loaded kernels."""
-    return {"plain": 16, "avx2": 32, "avx512": 64}[LIBRARY.level]
-
-
-def _dense(x: Tensor) -> Tensor:
-    """A tensor as the kernel reads it: the last axis side by side, a dtype it knows, no sign or conjugate pending."""
-    if x.dtype not in ELEMENTS:
-        x = x.to(torch.complex64 if x.is_complex() else torch.float32)
-    if x.is_conj() or x.is_neg():
-        x = x.resolve_conj().resolve_neg()
-    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
-
-
-def _operand(x: Tensor, heads: int) -> tuple[int, ...]:
-    b, t, h, _ = x.shape
-    by_row, by_step, by_head, _ = x.stride()
-    strides = by_row if b > 1 else 0, by_step if t > 1 else 0, by_head if h > 1 else 0
-    return (x.data_ptr(), *strides, heads // h if h > 1 else 1, *ELEMENTS[x.dtype])
 
 
 def _block(
@@ -113,7 +88,7 @@ def _block(
     decayed: bool,
     before: bool,
     rest: tuple[int, ...],
-) -> bytes:
+) -> list[int]:
     """A call as the kernel reads it; `operands` dense, v the third."""
     v = operands[2]
     assert v is not None
@@ -121,34 +96,28 @@ def _block(
     # Real reads are rounded to what v is as they are written.
     if v.dtype == torch.bfloat16 and not is_complex:
         element = ELEMENTS[v.dtype][0]
-    pointers = (0 if x is None else x.data_ptr() for x in (offsets, mask))
-    block = [*sizes, element, is_complex, int(before), int(decayed), *pointers]
+    block = [*sizes, element, is_complex, int(before), int(decayed), pointer(offsets), pointer(mask)]
     for x in operands:
-        block += NOTHING if x is None else _operand(x, sizes.heads)
+        block += NOTHING if x is None else operand(x, sizes.heads)
     block += rest
-    return struct.pack(f"{len(block)}q", *block)
-
-
-def _some(x: Tensor) -> int:
-    return x.data_ptr() if x.numel() else 0
+    return block
 
 
 def _recurrence(q, k, v, log_decay, step, erase, right, state, mask, offsets, decayed, before, keep):
-    assert LIBRARY.functions is not None
-    operands = tuple(None if x is None else _dense(x) for x in (q, k, v, log_decay, step, erase, right))
-    state, mask = state.contiguous(), None if mask is None else mask.contiguous()
+    operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, erase, right))
+    state, mask = flat(state), None if mask is None else mask.contiguous()
     made = _room(k, v, log_decay, erase, state, mask, offsets, keep)
-    LIBRARY.functions.lavagna_recurrence(_forward_block(operands, state, mask, offsets, decayed, before, made))
+    call("recurrence", _forward_block(operands, state, mask, offsets, decayed, before, made))
     return made
 
 
-def _forward_block(operands, state, mask, offsets, decayed, before, made) -> bytes:
+def _forward_block(operands, state, mask, offsets, decayed, before, made) -> list[int]:
     output, last, found, kept = made
     _, k, v, log_decay, *_ = operands
     sizes = Sizes.of(k, v, log_decay, offsets)
     if sizes.threads > 1:
         sizes = sizes.divided(2 * sizes.threads)
-    rest = (state.data_ptr(), last.data_ptr(), output.data_ptr(), _some(found), _some(kept), *NOTHING, *(0,) * 8)
+    rest = (pointer(state), pointer(last), pointer(output), pointer(found), pointer(kept), *NOTHING, *(0,) * 8)
     return _block(sizes, state.dtype, operands, mask, offsets, decayed, before, rest)
 
 
@@ -163,16 +132,14 @@ def _room(k, v, log_decay, erase, state, mask, offsets, keep):
 
 
 def _backward(d_output, d_last, q, k, v, log_decay, step, erase, right, mask, offsets, found, kept, decayed, before):
-    assert LIBRARY.functions is not None
-    operands = tuple(None if x is None else _dense(x) for x in (q, k, v, log_decay, step, erase, right))
-    d_output, d_last = _dense(d_output), d_last.contiguous()
+    operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, erase, right))
+    d_output, d_last = dense(d_output), flat(d_last)
     mask = None if mask is None else mask.contiguous()
     made = _room_back(k, v, log_decay, erase, right, mask, offsets, d_last, decayed)
     sizes = Sizes.of(k, v, log_decay, offsets).divided(PARTS)
-    rest = (0, 0, 0, _some(found), kept.data_ptr(), *_operand(d_output, sizes.heads), d_last.data_ptr())
-    rest += tuple(x.data_ptr() for x in made)
-    block = _block(sizes, d_last.dtype, operands, mask, offsets, decayed, before, rest)
-    LIBRARY.functions.lavagna_recurrence_backward(block)
+    rest = (0, 0, 0, pointer(found), pointer(kept), *operand(d_output, sizes.heads), d_last.data_ptr())
+    rest += tuple(pointer(x) for x in made)
+    call("recurrence_backward", _block(sizes, d_last.dtype, operands, mask, offsets, decayed, before, rest))
     # Those of keys came once for each part of the values.
     return tuple(x if x.ndim < 5 else x[0] if x.shape[0] == 1 else x.sum(0) for x in made)
 
@@ -212,8 +179,8 @@ BACKWARD = torch.ops.lavagna.recurrence_backward.default
 @prepares(FORWARD)
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     *operands, state, mask, offsets, decayed, before, keep = arguments
-    dense = state.is_contiguous() and all(x is None or _dense(x) is x for x in operands)
-    if mask is not None or offsets is not None or keep or not dense:
+    ready = flat(state) is state and all(x is None or dense(x) is x for x in operands)
+    if mask is not None or offsets is not None or keep or not ready:
         return None
     block = _forward_block(tuple(operands), state, mask, offsets, decayed, before, made)
-    return Call("lavagna_recurrence", block)
+    return Call("lavagna_recurrence", packed(block))

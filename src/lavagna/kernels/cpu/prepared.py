@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lavagna.kernels.cpu.library import library
+from lavagna.kernels.cpu.operands import LIBRARY
 
 
 class Call:
@@ -23,7 +23,7 @@ class Call:
     """
 
     def __init__(self, name: str, block: bytes) -> None:
-        functions = library().functions
+        functions = LIBRARY.functions
         assert functions is not None
         self.name, self.block = name, block
         self._function = getattr(functions, name)
@@ -63,4 +63,4 @@ def prepares(*operators: Any) -> Callable[[Prepare], Prepare]:
 def prepared(operator: Any, arguments: tuple, options: dict[str, Any], made: tuple[Tensor, ...]) -> Call | None:
     """A call of the operator that writes into `made`; None where it has none, or the kernels are missing."""
     prepare = _PREPARE.get(operator)
-    return None if prepare is None or library().functions is None else prepare(made, *arguments, **options)
+    return None if prepare is None or LIBRARY.functions is None else prepare(made, *arguments, **options)

@@ -8,7 +8,8 @@ from torch import Tensor
 from lavagna.algebra.transition import Transition, finite
 from lavagna.forms.call import Inputs, call
 from lavagna.forms.chunkwise import chunkwise
-from lavagna.kernels.cpu.operators import BACKWARD, FORWARD, LIBRARY, LONGEST, OPERATORS, vector_bytes
+from lavagna.kernels.cpu.operands import LIBRARY, OPERATORS, gradients_again, vector_bytes
+from lavagna.kernels.cpu.operators import BACKWARD, FORWARD, LONGEST
 
 
 def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -57,9 +58,15 @@ def _like(x: Tensor, gradient: Tensor) -> Tensor:
 
 def _again(ctx: Any, given: tuple, mask: Tensor | None, offsets: Tensor | None, d_output: Tensor, d_last: Tensor):
     """The same gradients by torch's chunks, so that they have gradients of their own."""
-    named = [x for x in given if x is not None and x.requires_grad]
-    with torch.enable_grad():
-        q, k, v, log_decay, step, erase, right, state = given
+    q, k, v, log_decay, step, erase, right, state = given
+
+    def fold(inputs: Inputs, start: Tensor) -> tuple[Tensor, Tensor]:
+        steps = inputs.v.shape[1]
+        if not steps or not inputs.v.shape[0]:
+            return inputs.v * 1, start.clone()
+        return chunkwise(*inputs, start, read="before" if ctx.before else "after", chunk=min(LONGEST, steps))
+
+    def compute() -> tuple[Tensor, Tensor]:
         along = k if right is None else right
         if erase is None:
             a = Transition(log_decay=log_decay, step=step)
@@ -67,20 +74,9 @@ def _again(ctx: Any, given: tuple, mask: Tensor | None, offsets: Tensor | None, 
             a = Transition(log_decay=log_decay, step=step, right=along, beta=erase)
         else:
             a = Transition(log_decay=log_decay, step=step, left=erase, right=along)
+        return call(fold, a, q, k, v, state, real=mask, offsets=None if offsets is None else offsets.tolist())
 
-        def fold(inputs: Inputs, start: Tensor) -> tuple[Tensor, Tensor]:
-            steps = inputs.v.shape[1]
-            if not steps or not inputs.v.shape[0]:
-                return inputs.v * 1, start.clone()
-            return chunkwise(*inputs, start, read="before" if ctx.before else "after", chunk=min(LONGEST, steps))
-
-        borders = None if offsets is None else offsets.tolist()
-        output, last = call(fold, a, q, k, v, state, real=mask, offsets=borders)
-        found = torch.autograd.grad(
-            (output.to(d_output.dtype), last), named, (d_output, d_last), create_graph=True, allow_unused=True
-        )
-    by_id = {id(x): gradient for x, gradient in zip(named, found, strict=True)}
-    return tuple(by_id.get(id(x)) for x in given)
+    return gradients_again(given, compute, (d_output, d_last))
 
 
 torch.library.register_autograd("lavagna::recurrence", _differentiate, setup_context=_remember, lib=OPERATORS)

@@ -4,27 +4,38 @@
 of steps: nothing of the size (t, channels, keys) is ever in memory.
 """
 
-import struct
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lavagna.algebra.transition import diagonal
-from lavagna.forms.call import Inputs, call
+from lavagna.forms import call as forms
 from lavagna.forms.recurrent import recurrent
-from lavagna.kernels.cpu.operators import ELEMENTS, LIBRARY, WORTH, vector_bytes
+from lavagna.kernels.cpu.operands import (
+    ELEMENTS,
+    NOTHING,
+    OPERATORS,
+    call,
+    dense,
+    flat,
+    gradients_again,
+    operand,
+    packed,
+    pointer,
+    threads,
+    vector_bytes,
+)
 from lavagna.kernels.cpu.prepared import Call, prepares
 
 # Steps of a segment, and channels of a task, by the shape alone: no sum may depend on the number of threads.
 SEGMENT, SHARE = 64, 128
 
-_OPERATORS = torch.library.Library("lavagna", "FRAGMENT")
-_OPERATORS.define(
+OPERATORS.define(
     "selective_scan(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor state, Tensor? mask, "
     "Tensor? offsets, bool keep) -> (Tensor y, Tensor last, Tensor kept)"
 )
-_OPERATORS.define(
+OPERATORS.define(
     "selective_scan_backward(Tensor d_y, Tensor d_last, Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, "
     "Tensor? mask, Tensor? offsets, Tensor kept) "
     "-> (Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor D, Tensor state)"
@@ -47,11 +58,19 @@ class _Sizes(NamedTuple):
     def of(cls, x: Tensor, A: Tensor, offsets: Tensor | None, wide: torch.dtype) -> "_Sizes":
         batch, steps, channels = x.shape
         rows, keys = batch if offsets is None else len(offsets) - 1, A.shape[1]
-        threads = torch.get_num_threads() if batch * steps * channels * keys >= WORTH else 1
         # The kernel's blocks of channels are two vectors.
         block = 2 * vector_bytes() // (8 if wide == torch.float64 else 4)
         padded = -(-channels // block) * block
-        return cls(rows, steps, channels, keys, max(1, min(SEGMENT, steps)), SHARE, padded, threads)
+        return cls(
+            rows,
+            steps,
+            channels,
+            keys,
+            max(1, min(SEGMENT, steps)),
+            SHARE,
+            padded,
+            threads(batch * steps * channels * keys),
+        )
 
     @property
     def parts(self) -> int | torch.SymInt:
@@ -63,54 +82,30 @@ class _Sizes(NamedTuple):
         return self.steps // self.segment + self.rows if packed else -(-self.steps // self.segment) * self.rows
 
 
-def _operand(x: Tensor) -> tuple[int, ...]:
-    """A tensor (b, t, n) as the kernel reads it; strides of axes of one step are any."""
-    batch, step = (stride if size > 1 else 0 for size, stride in zip(x.shape[:2], x.stride()[:2], strict=True))
-    return (x.data_ptr(), batch, step, 0, 1, ELEMENTS[x.dtype][0], 0)
-
-
-def _dense(x: Tensor) -> Tensor:
-    """The tensor with its last axis side by side, in a dtype the kernel knows."""
-    x = (x if x.dtype in ELEMENTS else x.float()).resolve_neg()
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
-
-
-def _flat(x: Tensor, wide: torch.dtype) -> Tensor:
-    return x.to(wide).contiguous()
-
-
-def _pointer(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()
-
-
 def _scan(x, dt, A, B, C, D, state, mask, offsets, keep):
     wide = state.dtype
     made = _made(x, dt, A, B, C, D, state, mask, offsets, keep)
-    x, dt, B, C = (_dense(part) for part in (x, dt, B, C))
-    A, state, D = _flat(A, wide), _flat(state, wide), None if D is None else _flat(D, wide)
+    x, dt, B, C = (dense(part) for part in (x, dt, B, C))
+    A, state, D = flat(A, wide), flat(state, wide), None if D is None else flat(D, wide)
     mask = None if mask is None else mask.contiguous()
-    functions = LIBRARY.functions
-    assert functions is not None
-    functions.lavagna_selective_scan(_block((x, dt, A, B, C, D, state), mask, offsets, made))
+    call("selective_scan", _block((x, dt, A, B, C, D, state), mask, offsets, made))
     return made
 
 
-def _block(operands: tuple, mask: Tensor | None, offsets: Tensor | None, made: tuple[Tensor, ...]) -> bytes:
+def _block(operands: tuple, mask: Tensor | None, offsets: Tensor | None, made: tuple[Tensor, ...]) -> tuple[int, ...]:
     """A forward call as the kernel reads it, of tensors as it reads them."""
     x, dt, A, B, C, D, state = operands
     y, last, kept = made
-    block = (
+    return (
         *_Sizes.of(x, A, offsets, state.dtype),
         ELEMENTS[state.dtype][0],
         ELEMENTS[y.dtype][0],
-        *(_pointer(part) for part in (offsets, mask)),
-        *(number for part in (x, dt, B, C) for number in _operand(part)),
-        *(0,) * 7,
-        *(_pointer(part) for part in (A, D, state, last, y)),
-        kept.data_ptr() if kept.numel() else 0,
+        *(pointer(part) for part in (offsets, mask)),
+        *(number for part in (x, dt, B, C) for number in operand(part)),
+        *NOTHING,
+        *(pointer(part) for part in (A, D, state, last, y, kept)),
         *(0,) * 8,
     )
-    return struct.pack(f"{len(block)}q", *block)
 
 
 def _made(x, dt, A, B, C, D, state, mask, offsets, keep):
@@ -127,22 +122,20 @@ def _backward(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept):
     wide = d_last.dtype
     made = _made_back(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept)
     d_x, d_dt, d_A, d_B, d_C, d_D, d_state = made
-    x, dt, B, C, d_y = (_dense(part) for part in (x, dt, B, C, d_y))
-    A, d_last, D = _flat(A, wide), d_last.contiguous(), None if D is None else _flat(D, wide)
+    x, dt, B, C, d_y = (dense(part) for part in (x, dt, B, C, d_y))
+    A, d_last, D = flat(A, wide), flat(d_last, wide), None if D is None else flat(D, wide)
     mask = None if mask is None else mask.contiguous()
     block = (
         *_Sizes.of(x, A, offsets, wide),
         ELEMENTS[wide][0],
         0,
-        *(_pointer(part) for part in (offsets, mask)),
-        *(number for part in (x, dt, B, C, d_y) for number in _operand(part)),
-        *(_pointer(part) for part in (A, D, None, None, None, kept, d_last, d_x, d_dt, d_B, d_C, d_A)),
-        0 if D is None else d_D.data_ptr(),
-        d_state.data_ptr(),
+        *(pointer(part) for part in (offsets, mask)),
+        *(number for part in (x, dt, B, C, d_y) for number in operand(part)),
+        *(pointer(part) for part in (A, D, None, None, None, kept, d_last, d_x, d_dt, d_B, d_C, d_A)),
+        pointer(d_D),
+        pointer(d_state),
     )
-    functions = LIBRARY.functions
-    assert functions is not None
-    functions.lavagna_selective_scan_backward(struct.pack(f"{len(block)}q", *block))
+    call("selective_scan_backward", block)
     return d_x, d_dt, d_A.sum(0), d_B.sum(0), d_C.sum(0), d_D.sum(0), d_state
 
 
@@ -182,34 +175,35 @@ def _differentiate(ctx: Any, d_y: Tensor, d_last: Tensor, *_: Any) -> tuple:
 
 def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, d_y: Tensor, d_last: Tensor) -> tuple:
     """The same gradients by torch's loop, so that they have gradients of their own."""
-    named = [part for part in given if part is not None and part.requires_grad]
-    with torch.enable_grad():
-        x, dt, A, B, C, D, state = given
+    x, dt, A, B, C, D, state = given
+
+    def compute() -> tuple[Tensor, Tensor]:
         wide = state.dtype
         v = (dt.to(wide) * x).unsqueeze(-1)
         q, k = (part.to(wide).unsqueeze(2) for part in (C, B))
         a = diagonal(A[None, None], step=dt.unsqueeze(-1))
-        y, last = call(_fold, a, q, k, v, state, real=mask, offsets=None if offsets is None else offsets.tolist())
+        borders = None if offsets is None else offsets.tolist()
+        y, last = forms.call(_fold, a, q, k, v, state, real=mask, offsets=borders)
         y = y.squeeze(-1)
         if D is not None:
             skipped = D * x
             y = y + (skipped if mask is None else skipped.masked_fill(~mask.unsqueeze(-1), 0))
-        found = torch.autograd.grad((y.to(d_y.dtype), last), named, (d_y, d_last), create_graph=True, allow_unused=True)
-    by_id = {id(part): gradient for part, gradient in zip(named, found, strict=True)}
-    return tuple(by_id.get(id(part)) for part in given)
+        return y, last
+
+    return gradients_again(given, compute, (d_y, d_last))
 
 
-def _fold(inputs: Inputs, start: Tensor) -> tuple[Tensor, Tensor]:
+def _fold(inputs: forms.Inputs, start: Tensor) -> tuple[Tensor, Tensor]:
     if not inputs.v.shape[1] or not inputs.v.shape[0]:
         return inputs.v * 1, start.clone()
     return recurrent(*inputs, start, read="after", chunk=1)
 
 
-_OPERATORS.impl("selective_scan", _scan, "CPU")
-_OPERATORS.impl("selective_scan_backward", _backward, "CPU")
-torch.library.register_fake("lavagna::selective_scan", _made, lib=_OPERATORS)
-torch.library.register_fake("lavagna::selective_scan_backward", _shapes_back, lib=_OPERATORS)
-torch.library.register_autograd("lavagna::selective_scan", _differentiate, setup_context=_remember, lib=_OPERATORS)
+OPERATORS.impl("selective_scan", _scan, "CPU")
+OPERATORS.impl("selective_scan_backward", _backward, "CPU")
+torch.library.register_fake("lavagna::selective_scan", _made, lib=OPERATORS)
+torch.library.register_fake("lavagna::selective_scan_backward", _shapes_back, lib=OPERATORS)
+torch.library.register_autograd("lavagna::selective_scan", _differentiate, setup_context=_remember, lib=OPERATORS)
 _FORWARD = torch.ops.lavagna.selective_scan.default
 _BACKWARD = torch.ops.lavagna.selective_scan_backward.default
 
@@ -217,11 +211,11 @@ _BACKWARD = torch.ops.lavagna.selective_scan_backward.default
 @prepares(_FORWARD)
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     x, dt, A, B, C, D, state, mask, offsets, keep = arguments
-    dense = all(_dense(part) is part for part in (x, dt, B, C))
-    flat = all(part is None or _flat(part, state.dtype) is part for part in (A, D, state))
-    if mask is not None or offsets is not None or keep or not dense or not flat:
+    ready = all(dense(part) is part for part in (x, dt, B, C))
+    ready &= all(part is None or flat(part, state.dtype) is part for part in (A, D, state))
+    if mask is not None or offsets is not None or keep or not ready:
         return None
-    return Call("lavagna_selective_scan", _block((x, dt, A, B, C, D, state), None, None, made))
+    return Call("lavagna_selective_scan", packed(_block((x, dt, A, B, C, D, state), None, None, made)))
 
 
 def selective_scan(

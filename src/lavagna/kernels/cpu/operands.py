@@ -1,0 +1,104 @@
+"""What the kernels' operators have in common: the library, tensors as a kernel reads them, gradients of gradients."""
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from lavagna.kernels.cpu.library import library
+
+# Loaded once, when the module is: a compiler that traces a call finds a constant.
+LIBRARY = library()
+# Every operator of these kernels is defined and implemented here.
+OPERATORS = torch.library.Library("lavagna", "FRAGMENT")
+# A kind of number to a kernel: which, and whether complex.
+ELEMENTS = {
+    torch.float32: (0, 0),
+    torch.float64: (1, 0),
+    torch.bfloat16: (2, 0),
+    torch.complex64: (0, 1),
+    torch.complex128: (1, 1),
+}
+# Numbers of a memory, times steps, from which on a second thread costs less than it saves.
+WORTH = 1 << 17
+# What stands in a block for a tensor that is not there.
+NOTHING = (0, 0, 0, 0, 1, 0, 0)
+
+
+def vector_bytes() -> int:
+    """Bytes of a vector of the loaded kernels."""
+    return {"plain": 16, "avx2": 32, "avx512": 64}[LIBRARY.level]
+
+
+def threads(numbers: int | torch.SymInt) -> int:
+    """How many threads are worth it for a call that touches so many numbers of its memory, over all steps."""
+    return torch.get_num_threads() if numbers >= WORTH else 1
+
+
+def dense(x: Tensor) -> Tensor:
+    """A tensor as a kernel reads it: the last axis side by side, a dtype it knows, no sign or conjugate pending."""
+    if x.dtype not in ELEMENTS:
+        x = x.to(torch.complex64 if x.is_complex() else torch.float32)
+    if x.is_conj() or x.is_neg():
+        x = x.resolve_conj().resolve_neg()
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def flat(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor without gaps or a pending sign, in its dtype or another."""
+    return x.to(dtype or x.dtype).resolve_conj().resolve_neg().contiguous()
+
+
+def operand(x: Tensor, heads: int = 1) -> tuple[int, ...]:
+    """A dense tensor (b, t, n) or (b, t, h, n) in a block, with `heads` value heads; axes of one step are repeated."""
+    shape, strides = x.shape, x.stride()
+    if len(shape) == 3:
+        return (
+            x.data_ptr(),
+            strides[0] if shape[0] > 1 else 0,
+            strides[1] if shape[1] > 1 else 0,
+            *(0, 1),
+            *ELEMENTS[x.dtype],
+        )
+    group = shape[2]
+    return (
+        x.data_ptr(),
+        strides[0] if shape[0] > 1 else 0,
+        strides[1] if shape[1] > 1 else 0,
+        *((strides[2], heads // group) if group > 1 else (0, 1)),
+        *ELEMENTS[x.dtype],
+    )
+
+
+def pointer(x: Tensor | None) -> int:
+    """Where a tensor lies; 0 where there is none, or nothing in it."""
+    return 0 if x is None or not x.numel() else x.data_ptr()
+
+
+def call(function: str, block: Sequence[int]) -> None:
+    """Call a kernel by its name without `lavagna_`. Raises RuntimeError where there are no kernels."""
+    if LIBRARY.functions is None:
+        raise RuntimeError(f"{function}: the CPU kernels are {LIBRARY.level}; torch must serve.")
+    getattr(LIBRARY.functions, f"lavagna_{function}")(packed(block))
+
+
+def packed(block: Sequence[int]) -> bytes:
+    """A call as a kernel reads it: 64-bit integers."""
+    return struct.pack(f"{len(block)}q", *block)
+
+
+def gradients_again(
+    given: Iterable[Tensor | None], compute: Callable[[], Sequence[Tensor]], incoming: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """Gradients of what was given, by torch's own derivative of `compute`, so that they have gradients of their own.
+
+    `compute` returns the outputs to which the `incoming` gradients belong, in any dtype.
+    """
+    given = tuple(given)
+    named = [x for x in given if x is not None and x.requires_grad]
+    with torch.enable_grad():
+        outputs = [x.to(d.dtype) for x, d in zip(compute(), incoming, strict=True)]
+        found = torch.autograd.grad(outputs, named, tuple(incoming), create_graph=True, allow_unused=True)
+    by_id = {id(x): gradient for x, gradient in zip(named, found, strict=True)}
+    return tuple(by_id.get(id(x)) for x in given)
