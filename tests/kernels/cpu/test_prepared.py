@@ -58,3 +58,16 @@ def test_what_needs_more_than_the_kernel_is_not_prepared():
     assert prepared(aten.sin.default, (x,), {}, (torch.empty_like(x),)) is None
     *given, _ = of_recurrence()
     assert prepared(recurrence.FORWARD, (*given, True), {}, recurrence.FORWARD(*given, True)) is None
+
+
+@pytest.mark.parametrize("values", [1, 6, 37])
+@pytest.mark.parametrize("keys", [4, 16, 64])
+def test_a_step_of_the_recurrence_may_write_its_state_where_it_was(keys, values):
+    q, k = drawn(2, 1, 1, 2, keys)
+    v, state = drawn(1, 1, 2, values), drawn(1, 2, values, keys)
+    given = (q, k, v, -drawn(1, 1, 2, 1).abs(), None, drawn(1, 1, 2, 1), None, state, None, None, True, False, False)
+    output, last, *rest = recurrence.FORWARD(*given)
+    call = prepared(recurrence.FORWARD, given, {}, (torch.empty_like(output), state, *rest))
+    assert call is not None
+    call()
+    assert torch.equal(state, last)

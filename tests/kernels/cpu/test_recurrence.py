@@ -7,6 +7,7 @@ import torch
 
 import lavagna as lv
 from definition import held
+from lavagna.algebra import dense
 from lavagna.kernels.cpu import operators
 from lavagna.kernels.cpu.library import library
 from transitions import TRANSITIONS, Call, Sizes, call, difference, leaves
@@ -54,6 +55,18 @@ def same_gradients(some: Call, tolerance: float, **options):
 @pytest.mark.sampled(2)
 def test_it_is_the_definition_and_its_gradients_are(name, sizes, read):
     held(call(name, sizes, device=CPU), 1e-12, read=read, form="recurrent", backend="cpu")
+
+
+@EVERY
+@pytest.mark.parametrize("read", ["after", "before"])
+def test_a_single_step_on_whole_vectors_is_the_definition_and_a_masked_one_does_nothing(name, read):
+    some = call(name, Sizes(b=2, t=1, h=2, hv=4, k=32, v=6), device=CPU)
+    ours = run(some, "cpu", read=read)
+    for one, right in zip(ours, dense.recur(*some, read=read), strict=True):
+        assert difference(one, right) < 1e-12
+    output, state = run(some, "cpu", read=read, mask=torch.tensor([[True], [False]]))
+    assert torch.equal(state[0], ours.state[0]) and torch.equal(state[1], some.state[1].to(state.dtype))
+    assert not output[1].any()
 
 
 @EVERY

@@ -135,9 +135,10 @@ inline void put(typename N::Scalar* row, Index value, const typename N::Scalar* 
             row[place<N>(value + r) + part * kLanes<typename N::Scalar>] = x[part * kMany + r];
 }
 
-// kMany rows of values from `value` on; `tile` holds them one after the other. The same fold, summed over the lanes.
+// kMany rows of values from `value` on, one after the other in `given` and then in `tile`, which may be the same. The same
+// fold, summed over the lanes.
 template <class N, bool kDecay, Rank kRank, int kMany>
-void fold_rows(const Segment<N>& s, bool before, Index value, typename N::Scalar* tile,
+void fold_rows(const Segment<N>& s, bool before, Index value, const typename N::Scalar* given, typename N::Scalar* tile,
                typename N::Scalar* output, typename N::Scalar* found) {
     using T = typename N::Scalar;
     constexpr Index one = kLanes<T> * N::kParts;
@@ -145,6 +146,7 @@ void fold_rows(const Segment<N>& s, bool before, Index value, typename N::Scalar
     for (Index t = 0; t < s.size; ++t) {
         const Rows<N> rows(s, t);
         const Index key_row = s.key_row;
+        const T* const memories = t ? tile : given;
         N was[kMany], fresh[kMany], read[kMany];
         T total[kMany * N::kParts];
 #pragma GCC unroll 8
@@ -153,7 +155,7 @@ void fold_rows(const Segment<N>& s, bool before, Index value, typename N::Scalar
             for (Index j = 0; j < key_row; j += one)
 #pragma GCC unroll 8
                 for (int r = 0; r < kMany; ++r) {
-                    const N memory = N::load(tile + r * key_row + j);
+                    const N memory = N::load(memories + r * key_row + j);
                     if (ranked) was[r] = add(N::load(rows.erase + j), memory, was[r]);
                     if (before) read[r] = add(N::load(rows.q + j), memory, read[r]);
                 }
@@ -177,9 +179,9 @@ void fold_rows(const Segment<N>& s, bool before, Index value, typename N::Scalar
             const N right = kRank == Rank::kOwn ? N::load(rows.right + j) : N::zero();
 #pragma GCC unroll 8
             for (int r = 0; r < kMany; ++r) {
-                T* at = tile + r * key_row + j;
-                const N memory = faded<kDecay>(N::load(at), rest, keep, written<kRank>(k, fresh[r], right, was[r]));
-                memory.store(at);
+                const N own = N::load(memories + r * key_row + j);
+                const N memory = faded<kDecay>(own, rest, keep, written<kRank>(k, fresh[r], right, was[r]));
+                memory.store(tile + r * key_row + j);
                 if (!before) read[r] = add(looked, memory, read[r]);
             }
         }

@@ -96,12 +96,14 @@ template <class N>
 struct Loops {
     using T = typename N::Scalar;
     using Fold = void (*)(const Segment<N>&, bool, Index, T*, T*, T*);
+    using FoldRows = void (*)(const Segment<N>&, bool, Index, const T*, T*, T*, T*);
     using Recall = void (*)(const Segment<N>&, Index, const T*, T*);
     using Unfold = void (*)(const Segment<N>&, bool, Index, const T*, const T*, T*, const Gradients<N>&);
 
     bool decay;
     Rank rank;
-    Fold columns, column, rows, row;
+    Fold columns, column;
+    FoldRows rows, row;
     Recall recall_rows, recall_row;
     Unfold unfold_rows, unfold_row;
 
@@ -152,6 +154,10 @@ struct Recurrence {
         const Sequence own = sequence(call, row);
         const Memory<N> memory(call, first, values);
         Segment<N> s(call, loops.decay, loops.rank, own.batch, head, first, values);
+        if (call.steps == 1 && !call.offsets && !call.kept && N::kParts == 1 && s.key_row == call.keys) {
+            const Index at = memory.offset(row, head);
+            return step(s, (const T*)call.state + at, (T*)call.last + at);
+        }
         Scratch<T> rows(values * s.key_row), tiles(s.value_row * call.keys);
         Scratch<T> output((call.segment + 1) * s.value_row), found(call.segment * s.value_row);
         memory.take(call.state, row, head, rows.get());
@@ -171,8 +177,8 @@ struct Recurrence {
                 });
             else
                 each_rows([&](bool many, Index r) {
-                    const auto fold = many ? loops.rows : loops.row;
-                    fold(s, call.before, r, rows.get() + r * s.key_row, output.get(), found.get());
+                    T* own = rows.get() + r * s.key_row;
+                    (many ? loops.rows : loops.row)(s, call.before, r, own, own, output.get(), found.get());
                 });
             for (Index i = 0; i < s.size; ++i) {
                 const Index at = value_at(own.batch, s.time(i));
@@ -182,6 +188,22 @@ struct Recurrence {
         }
         if (columns) turn<N, true>(rows.get(), tiles.get(), values, call.keys);
         memory.give(rows.get(), row, head, call.last);
+    }
+
+    // A single step, which is bound by how fast the memory is read and written: from where it is given to where it goes, which
+    // may be the same place, since four rows are read before they are written.
+    void step(Segment<N>& s, const T* given, T* last) const {
+        s.bring(0, 1);
+        if (!s.size) {
+            if (last != given) std::memcpy(last, given, values * s.key_row * sizeof(T));
+            return;
+        }
+        Scratch<T> output(s.value_row), found(s.value_row);
+        each_rows([&](bool many, Index r) {
+            const Index at = r * s.key_row;
+            (many ? loops.rows : loops.row)(s, call.before, r, given + at, last + at, output.get(), found.get());
+        });
+        unpack<N>(call.output, call.element, value_at(s.batch_, 0), output.get(), values);
     }
 
     static Index wide() { return Index(sizeof(T) == 8 ? Element::kDouble : Element::kFloat); }
