@@ -44,35 +44,28 @@ class Captured:
 
     def _build(self, recording: Recording, ids: Tensor, logits: Tensor, state: ModelState, after: list[Tensor]) -> None:
         given = list(state.tensors().values())
-        nodes = recording.needed([logits, *after])
-        self._ids = ids.clone()
-        # One step reads one and writes the other, the next one back.
-        sides = [[x.clone(memory_format=torch.contiguous_format) for x in given] for _ in range(2)]
-        self._programs = []
-        for here, there in (sides, sides[::-1]):
-            # What torch is tried on while building.
-            for buffer, x in zip(here, given, strict=True):
-                buffer.copy_(x)
-            inputs = [(ids, self._ids), *zip(given, here, strict=True)]
-            outputs = [(logits, None), *zip(after, there, strict=True)]
-            self._programs.append(Program(nodes, inputs, outputs))
-        self._sides, self._turn, self._state = sides, 0, state
-        for buffer, x in zip(sides[0], after, strict=True):
+        self._ids, self._state = ids.clone(), state
+        self._held = [x.clone(memory_format=torch.contiguous_format) for x in given]
+        self._program = Program(
+            recording.needed([logits, *after]),
+            inputs=[(ids, self._ids), *zip(given, self._held, strict=True)],
+            outputs=[(logits, None), *zip(after, self._held, strict=True)],
+        )
+        # What torch was tried on while building goes on to be the state after this step.
+        for buffer, x in zip(self._held, after, strict=True):
             buffer.copy_(x)
         self.logits = logits
 
     def __call__(self, ids: Int[Tensor, "1 1"]) -> Float[Tensor, "1 1 rows"]:
         """Logits of the id after this one; the state goes on."""
         self._ids.copy_(ids)
-        program = self._programs[self._turn]
-        program.run()
-        self._turn = 1 - self._turn
-        return program.results[0]
+        self._program.run()
+        return self._program.results[0]
 
     @property
     def state(self) -> ModelState:
         """The state after the last step, as the model returns it; shares nothing with the buffers."""
-        held = zip(self._state.tensors(), self._sides[self._turn], strict=True)
+        held = zip(self._state.tensors(), self._held, strict=True)
         return self._state.replace(**{name: x.clone() for name, x in held})
 
     @property

@@ -92,7 +92,7 @@ def test_no_address_is_wrong_and_no_behavior_undefined(tmp_path):
     (built,) = build.build(tmp_path, only=level, sanitize=True)
     sanitizer = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
     code = f"""
-import itertools, pathlib, torch
+import itertools, pathlib, sys, torch
 from lavagna.kernels.cpu import build
 build.library_path = lambda level: pathlib.Path({str(built)!r})
 import lavagna as lv
@@ -106,6 +106,13 @@ for name, (t, k, v) in itertools.product(TRANSITIONS, [(1, 1, 1), (70, 5, 9), (9
         for read in ("after", "before"):
             out = lv.recur(*some[:4], state, backend="cpu", read=read, **options)
             (out.output.abs().sum() + out.state.abs().sum()).backward()
+sys.path.append({str(TESTS / "kernels" / "cpu")!r})
+import test_pointwise as pointwise
+for dtype in (torch.float32, torch.bfloat16):
+    for size in (1, 7, 300):
+        pointwise.test_sums_over_an_axis(size, dtype)
+    pointwise.test_copies(dtype)
+    pointwise.test_functions_with_options(dtype)
 print("clean")
 """
     done = python(code, LD_PRELOAD=sanitizer, ASAN_OPTIONS="detect_leaks=0", LAVAGNA_CPU_LEVEL=level)

@@ -176,7 +176,7 @@ FORWARD = torch.ops.lavagna.recurrence.default
 BACKWARD = torch.ops.lavagna.recurrence_backward.default
 
 
-@prepares(FORWARD)
+@prepares(FORWARD, in_place={1: 7})
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     *operands, state, mask, offsets, decayed, before, keep = arguments
     ready = flat(state) is state and all(x is None or dense(x) is x for x in operands)

@@ -208,7 +208,7 @@ _FORWARD = torch.ops.lavagna.selective_scan.default
 _BACKWARD = torch.ops.lavagna.selective_scan_backward.default
 
 
-@prepares(_FORWARD)
+@prepares(_FORWARD, in_place={1: 6})
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     x, dt, A, B, C, D, state, mask, offsets, keep = arguments
     ready = all(dense(part) is part for part in (x, dt, B, C))
