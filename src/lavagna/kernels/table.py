@@ -8,6 +8,7 @@ from torch import Tensor
 from lavagna.algebra.transition import Transition
 from lavagna.kernels.cpu import recurrence as cpu
 from lavagna.kernels.cpu.selective import selective_scan
+from lavagna.kernels.cpu.wkv import wkv
 
 
 class Kernel(NamedTuple):
@@ -22,10 +23,20 @@ class Kernel(NamedTuple):
     lacks: Callable[[Transition, Tensor, Tensor, Tensor], str | None]
 
 
+class Fused(NamedTuple):
+    """A kernel of a layer's recurrence with what stands around it, of which `run` takes what it is made of."""
+
+    run: Callable[..., tuple[Tensor, ...]]
+    lacks: Callable[[Transition, Tensor, Tensor, Tensor], str | None]
+
+
 # By backend, which is named as its type of device is, and form.
 KERNELS = {("cpu", "recurrent"): Kernel(cpu.recurrence, cpu.lacks)}
-# A layer's recurrence in one pass with what stands around it, by backend and name: `run` takes what that is made of.
-FUSED = {("cpu", "selective_scan"): Kernel(selective_scan, cpu.lacks)}
+# By backend and name.
+FUSED = {
+    ("cpu", "selective_scan"): Fused(selective_scan, cpu.lacks),
+    ("cpu", "wkv"): Fused(wkv, cpu.lacks),
+}
 
 
 def find(backend: str, form: str) -> Kernel | None:
@@ -33,7 +44,7 @@ def find(backend: str, form: str) -> Kernel | None:
     return KERNELS.get((backend, "recurrent" if form == "auto" else form))
 
 
-def find_fused(backend: str, name: str) -> Kernel | None:
+def find_fused(backend: str, name: str) -> Fused | None:
     """The kernel of a backend, or of a type of device, for a layer's recurrence with what stands around it."""
     return FUSED.get((backend, name))
 

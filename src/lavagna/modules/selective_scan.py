@@ -28,7 +28,8 @@ def selective_scan(
     """
     scan = steps.fused("selective_scan", C, B, x)
     if scan is not None:
-        return scan(x, dt, A, B, C, D, memory, real=steps.mask, offsets=steps.offsets)
+        y, memory = scan(x, dt, A, B, C, D, memory, real=steps.mask, offsets=steps.offsets)
+        return y, memory
     a = diagonal(A[None, None], step=dt.unsqueeze(-1))
     v = (dt * x).to(B.dtype).unsqueeze(-1)
     y, memory = steps.recur(a, C.unsqueeze(2), B.unsqueeze(2), v, memory)

@@ -123,7 +123,7 @@ class Steps:
 
     def fused(
         self, name: str, q: Shaped[Tensor, "..."], k: Shaped[Tensor, "..."], v: Shaped[Tensor, "..."]
-    ) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    ) -> Callable[..., tuple[Tensor, ...]] | None:
         """What runs a layer's recurrence in one pass with what stands around it, or None: then `recur` says why.
 
         A form that was asked for is one of the recurrence's own.

@@ -35,10 +35,14 @@ def wkv(
         a_t = e^w a_{t-1} + e^{k_t} v_t          b_t = e^w b_{t-1} + e^{k_t}          w = log_decay < 0
 
     a and b are the two value rows of a memory with one key a channel, kept over e^m (`exponential_gates`), so keys of
-    +-100 and beyond are exact, forward and backward, in every form: the divisor is never below 1.
+    +-100 and beyond are exact, forward and backward, in every form: the divisor is never below 1. In one pass where
+    there is a kernel for it and no form was asked for.
 
     Peng et al. 2023, arXiv 2305.13048, section 3 and appendix D.
     """
+    fused = steps.fused("wkv", k, k, v)
+    if fused is not None:
+        return Averaged(*fused(log_decay, u, k, v, memory, stabilizer, real=steps.mask, offsets=steps.offsets))
     k, v = wide(k), wide(v)
     gates = exponential_gates(log_decay.to(k.dtype)[None, None, :, None], k[..., None], stabilizer, steps)
     rows = torch.stack([v, torch.ones_like(v)], -1)

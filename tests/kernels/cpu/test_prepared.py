@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lavagna.kernels.cpu import linear_few, recurrence, selective
+from lavagna.kernels.cpu import linear_few, recurrence, selective, wkv
 from lavagna.kernels.cpu.library import library
 from lavagna.kernels.cpu.prepared import prepared
 
@@ -25,12 +25,25 @@ def of_selective():
     return x, dt, -drawn(5, 4).abs(), B, C, drawn(5), drawn(1, 5, 1, 4), None, None, False
 
 
+def of_wkv():
+    log_decay, u, k, v, sums, unit = (
+        drawn(5),
+        drawn(5),
+        drawn(1, 1, 5),
+        drawn(1, 1, 5),
+        drawn(1, 5, 2, 1),
+        drawn(1, 5, 1),
+    )
+    return -log_decay.abs(), u, k, v, sums.abs(), unit, None, None, False
+
+
 CALLS = {
     aten.linear.default: lambda: (drawn(2, 1, 9), drawn(7, 9), drawn(7)),
     aten.mm.default: lambda: (drawn(3, 9), drawn(7, 9).T),
     aten.addmm.default: lambda: (drawn(7), drawn(1, 9), drawn(7, 9).T),
     recurrence.FORWARD: of_recurrence,
     selective._FORWARD: of_selective,
+    wkv._FORWARD: of_wkv,
 }
 
 

@@ -93,12 +93,14 @@ def gradients_again(
 ) -> tuple[Tensor | None, ...]:
     """Gradients of what was given, by torch's own derivative of `compute`, so that they have gradients of their own.
 
-    `compute` returns the outputs to which the `incoming` gradients belong, in any dtype.
+    `compute` returns the outputs to which the `incoming` gradients belong, in any dtype; those that depend on nothing
+    given are passed over.
     """
     given = tuple(given)
     named = [x for x in given if x is not None and x.requires_grad]
     with torch.enable_grad():
-        outputs = [x.to(d.dtype) for x, d in zip(compute(), incoming, strict=True)]
-        found = torch.autograd.grad(outputs, named, tuple(incoming), create_graph=True, allow_unused=True)
+        pairs = [(x.to(d.dtype), d) for x, d in zip(compute(), incoming, strict=True) if x.requires_grad]
+        outputs, incoming = zip(*pairs, strict=True)
+        found = torch.autograd.grad(outputs, named, incoming, create_graph=True, allow_unused=True)
     by_id = {id(x): gradient for x, gradient in zip(named, found, strict=True)}
     return tuple(by_id.get(id(x)) for x in given)

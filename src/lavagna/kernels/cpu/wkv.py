@@ -1,0 +1,220 @@
+"""WKV, the average of RWKV-4, on a CPU, fused: weights, sums and quotients in one pass over the steps.
+
+`lavagna::wkv` returns averages, the last sums and the unit that they are over, then, for its backward pass, those in
+front of each segment of steps. What drops out of every average, a unit of measure, has no gradient: only the unit that
+was given has the gradient of the sums given, and that which is returned hands its own on where no step lies between.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lavagna.kernels.cpu.operands import (
+    ELEMENTS,
+    NOTHING,
+    OPERATORS,
+    call,
+    dense,
+    flat,
+    gradients_again,
+    operand,
+    packed,
+    pointer,
+    threads,
+    vector_bytes,
+)
+from lavagna.kernels.cpu.prepared import Call, prepares
+from lavagna.kernels.cpu.stepwise import stepwise
+
+# Steps of a segment, and channels of a task, by the shape alone: no sum may depend on the number of threads.
+SEGMENT, SHARE = 32, 64
+# What a channel's step costs, in numbers of a memory that only fades and is written to: four exponentials, a quotient.
+COST = 16
+# The unit of sums to which nothing was ever added, there being no least one: e to its negative is never taken.
+LEAST = -1e30
+
+OPERATORS.define(
+    "wkv(Tensor log_decay, Tensor u, Tensor k, Tensor v, Tensor memory, Tensor stabilizer, Tensor? mask, "
+    "Tensor? offsets, bool keep) -> (Tensor y, Tensor memory, Tensor stabilizer, Tensor kept)"
+)
+OPERATORS.define(
+    "wkv_backward(Tensor d_y, Tensor d_memory, Tensor d_stabilizer, Tensor log_decay, Tensor u, Tensor k, Tensor v, "
+    "Tensor memory, Tensor? mask, Tensor? offsets, Tensor kept) "
+    "-> (Tensor log_decay, Tensor u, Tensor k, Tensor v, Tensor memory, Tensor stabilizer)"
+)
+
+
+class _Sizes(NamedTuple):
+    """What a call's block begins with."""
+
+    rows: int
+    steps: int
+    channels: int
+    segment: int
+    share: int
+    padded: int
+    threads: int
+
+    @classmethod
+    def of(cls, k: Tensor, offsets: Tensor | None, wide: torch.dtype) -> "_Sizes":
+        batch, steps, channels = k.shape
+        rows, lanes = batch if offsets is None else len(offsets) - 1, vector_bytes() // wide.itemsize
+        padded, count = -(-channels // lanes) * lanes, threads(batch * steps * channels * COST)
+        return cls(rows, steps, channels, max(1, min(SEGMENT, steps)), SHARE, padded, count)
+
+    def kept(self, packed: bool) -> int | torch.SymInt:
+        """Room for the sums in front of segments, in all rows."""
+        return self.steps // self.segment + self.rows if packed else -(-self.steps // self.segment) * self.rows
+
+
+def _wkv(log_decay, u, k, v, memory, stabilizer, mask, offsets, keep):
+    made = _made(log_decay, u, k, v, memory, stabilizer, mask, offsets, keep)
+    k, v = dense(k), dense(v)
+    log_decay, u, memory, stabilizer = (flat(x, memory.dtype) for x in (log_decay, u, memory, stabilizer))
+    mask = None if mask is None else mask.contiguous()
+    call("wkv", _block((log_decay, u, k, v, memory, stabilizer), mask, offsets, made))
+    return made
+
+
+def _block(operands: tuple, mask: Tensor | None, offsets: Tensor | None, made: tuple[Tensor, ...]) -> tuple[int, ...]:
+    """A forward call as the kernel reads it, of tensors as it reads them."""
+    log_decay, u, k, v, memory, stabilizer = operands
+    y, last, last_stabilizer, kept = made
+    return (
+        *_Sizes.of(k, offsets, memory.dtype),
+        ELEMENTS[memory.dtype][0],
+        *(pointer(part) for part in (offsets, mask)),
+        *operand(k),
+        *operand(v),
+        *NOTHING,
+        *(pointer(part) for part in (log_decay, u, memory, stabilizer, last, last_stabilizer, y, kept)),
+        *(0,) * 8,
+    )
+
+
+def _made(log_decay, u, k, v, memory, stabilizer, mask, offsets, keep):
+    """Room for what the operator returns."""
+    wide = memory.dtype
+    sizes = _Sizes.of(k, offsets, wide)
+    rows = (sizes.kept(offsets is not None), 3, sizes.padded) if keep else (0,)
+    return (
+        (torch.empty if mask is None else torch.zeros)(k.shape, dtype=wide),
+        torch.empty(memory.shape, dtype=wide),
+        torch.empty(stabilizer.shape, dtype=wide),
+        torch.empty(rows, dtype=wide),
+    )
+
+
+def _backward(d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, mask, offsets, kept):
+    wide = memory.dtype
+    made = _made_back(d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, mask, offsets, kept)
+    k, v, d_y = dense(k), dense(v), dense(d_y)
+    given = [flat(x, wide) for x in (log_decay, u, memory, d_memory, d_stabilizer)]
+    log_decay, u, memory, d_memory, d_stabilizer = given
+    mask = None if mask is None else mask.contiguous()
+    d_log_decay, d_u, d_k, d_v, to_memory, to_stabilizer = made
+    block = (
+        *_Sizes.of(k, offsets, wide),
+        ELEMENTS[wide][0],
+        *(pointer(part) for part in (offsets, mask)),
+        *operand(k),
+        *operand(v),
+        *operand(d_y),
+        *(pointer(part) for part in (log_decay, u, memory, None, None, None, None, kept, d_memory, d_stabilizer)),
+        *(pointer(part) for part in (d_k, d_v, d_log_decay, d_u, to_memory, to_stabilizer)),
+    )
+    call("wkv_backward", block)
+    return d_log_decay.sum(0), d_u.sum(0), d_k, d_v, to_memory, to_stabilizer
+
+
+def _made_back(d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, mask, offsets, kept):
+    """Room for the gradients: of the decay and of u for each row."""
+    wide, rows = memory.dtype, memory.shape[0]
+    room = torch.empty if mask is None else torch.zeros
+    return (
+        *(torch.empty((rows, k.shape[2]), dtype=wide) for _ in range(2)),
+        *(room(k.shape, dtype=wide) for _ in range(2)),
+        torch.empty(memory.shape, dtype=wide),
+        torch.empty(d_stabilizer.shape, dtype=wide),
+    )
+
+
+def _shapes_back(*given):
+    d_log_decay, d_u, *rest = _made_back(*given)
+    return d_log_decay.sum(0), d_u.sum(0), *rest
+
+
+def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
+    ctx.save_for_backward(*inputs[:-1], output[3])
+
+
+def _differentiate(ctx: Any, d_y: Tensor, d_memory: Tensor, d_stabilizer: Tensor, *_: Any) -> tuple:
+    """Gradients of every tensor, in its dtype."""
+    log_decay, u, k, v, memory, stabilizer, mask, offsets, kept = ctx.saved_tensors
+    given = (log_decay, u, k, v, memory, stabilizer)
+    if torch.is_grad_enabled():
+        return (*_again(given, mask, offsets, (d_y, d_memory, d_stabilizer)), None, None, None)
+    made = _BACKWARD(d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, mask, offsets, kept)
+    return (*(d.to(x.dtype) for x, d in zip(given, made, strict=True)), None, None, None)
+
+
+def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: tuple) -> tuple:
+    """The same gradients by a loop in torch, so that they have gradients of their own."""
+    log_decay, u, k, v, memory, stabilizer = given
+    k, v = (x.to(memory.dtype) for x in (k, v))
+
+    def step(now: Any, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        (k, v), (sums, unit) = now, state
+        ahead = u + k
+        largest = torch.maximum(unit, ahead).detach()
+        past, now = (unit - largest).exp(), (ahead - largest).exp()
+        y = (past * sums[..., 0] + now * v) / (past * sums[..., 1] + now)
+        after = torch.maximum(unit + log_decay, k).clamp_min(LEAST).detach()
+        written = (k - after).exp().unsqueeze(-1) * torch.stack([v, torch.ones_like(v)], -1)
+        return y, (((unit - after) + log_decay).exp().unsqueeze(-1) * sums + written, after)
+
+    def compute() -> list[Tensor]:
+        y, (sums, unit) = stepwise(step, (k, v), (memory.squeeze(-1), stabilizer.squeeze(-1)), mask, offsets)
+        return [y, sums.unsqueeze(-1), unit.unsqueeze(-1)]
+
+    return gradients_again(given, compute, incoming)
+
+
+OPERATORS.impl("wkv", _wkv, "CPU")
+OPERATORS.impl("wkv_backward", _backward, "CPU")
+torch.library.register_fake("lavagna::wkv", _made, lib=OPERATORS)
+torch.library.register_fake("lavagna::wkv_backward", _shapes_back, lib=OPERATORS)
+torch.library.register_autograd("lavagna::wkv", _differentiate, setup_context=_remember, lib=OPERATORS)
+_FORWARD = torch.ops.lavagna.wkv.default
+_BACKWARD = torch.ops.lavagna.wkv_backward.default
+
+
+@prepares(_FORWARD)
+def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
+    log_decay, u, k, v, memory, stabilizer, mask, offsets, keep = arguments
+    ready = all(dense(x) is x for x in (k, v))
+    ready &= all(flat(x, memory.dtype) is x for x in (log_decay, u, memory, stabilizer))
+    if mask is not None or offsets is not None or keep or not ready:
+        return None
+    return Call("lavagna_wkv", packed(_block((log_decay, u, k, v, memory, stabilizer), None, None, made)))
+
+
+def wkv(
+    log_decay: Tensor,
+    u: Tensor,
+    k: Tensor,
+    v: Tensor,
+    memory: Tensor,
+    stabilizer: Tensor,
+    *,
+    real: Tensor | None = None,
+    offsets: list[int] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Averages (b, t, c), the last sums (n, c, 2, 1) and the unit that they are over (n, c, 1), float32 at least."""
+    wide = torch.float64 if k.dtype == torch.float64 else torch.float32
+    memory, stabilizer = memory.to(wide), stabilizer.to(wide)
+    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
+    tensors = (log_decay, u, k, v, memory, stabilizer)
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return _FORWARD(*tensors, real, borders, keep)[:3]
