@@ -126,7 +126,7 @@ class S5(TimeInvariant):
             x, last = steps.by_rows(convolved, written, start)
         else:
             v = written.to(log_decay.dtype).unsqueeze(-1)
-            one = torch.ones_like(v)
+            one = v.new_ones(*v.shape[:2], 1, 1)
             x, last = steps.recur(scalar(log_decay[None, None, :, None]), one, one, v, start)
             x = x.squeeze(-1).to(written.dtype)
         # Twice the real part of C x, conj(x) being the other half of the state.

@@ -186,7 +186,7 @@ class System:
 
     def _modes(self, written: Tensor, state: Tensor, form: str) -> tuple[Tensor, Tensor]:
         """Every state (b t n) of a diagonal system and the last one: the recurrence with a head for each mode."""
-        ones = torch.ones_like(written[..., None])
+        ones = written.new_ones(*written.shape[:2], 1, 1)
         a = scalar(self._log_decay()[None, None, :, None])
         found = recur(a, ones, ones, written[..., None], state[..., None, None], form=form)
         return _own(found.output[..., 0], written.dtype), _own(found.state[..., 0, 0], written.dtype)

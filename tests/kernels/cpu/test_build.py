@@ -97,6 +97,7 @@ from lavagna.kernels.cpu import build
 build.library_path = lambda level: pathlib.Path({str(built)!r})
 import lavagna as lv
 from transitions import TRANSITIONS, Sizes, call, leaves
+SIZES = [(1, 1, 1, 1), (70, 20, 1, 2), (5, 10, 17, 1), (0, 1, 3, 2)]
 for name, (t, k, v) in itertools.product(TRANSITIONS, [(1, 1, 1), (70, 5, 9), (9, 33, 40), (0, 3, 2)]):
     for options in ({{}}, {{"mask": torch.rand(1, t) > 0.5}}, {{"cu_seqlens": [0, t // 2, t // 2, t]}}):
         some = call(name, Sizes(b=1, t=t, h=1, hv=2, k=k, v=v), device=torch.device("cpu"), dtype=torch.float32)
@@ -117,6 +118,15 @@ for (name, d), t in itertools.product([("rwkv4", 20), ("rwkv4", 80)], (0, 1, 70)
     for options in ({{}}, {{"mask": torch.rand(1, t) > 0.5}}, {{"cu_seqlens": [0, t // 2, t // 2, t]}}):
         out = lv.layers.build(name, d)(torch.randn(1, t, d, requires_grad=True), backend="cpu", **options)
         sum(x.abs().sum() for x in (out.y, *out.state.tensors().values()) if x.requires_grad).backward()
+for name, (t, h, k, v) in itertools.product(("identity", "diagonal", "diagonal with step"), SIZES):
+    for options in ({{}}, {{"mask": torch.rand(1, t) > 0.5}}, {{"cu_seqlens": [0, t // 2, t // 2, t]}}):
+        some = call(name, Sizes(b=1, t=t, h=h, hv=20, k=k, v=v), device=torch.device("cpu"), dtype=torch.float32)
+        state = torch.zeros(3 if "cu_seqlens" in options else 1, 20, v, k).to(some.state)
+        for x in leaves(some):
+            x.requires_grad_()
+        for read in ("after", "before"):
+            out = lv.recur(*some[:4], state, backend="cpu", read=read, **options)
+            (out.output.abs().sum() + out.state.abs().sum()).backward()
 print("clean")
 """
     done = python(code, LD_PRELOAD=sanitizer, ASAN_OPTIONS="detect_leaks=0", LAVAGNA_CPU_LEVEL=level)

@@ -8,6 +8,7 @@ from torch import Tensor
 from lavagna.algebra.transition import Transition, finite
 from lavagna.forms.call import Inputs, call
 from lavagna.forms.chunkwise import chunkwise
+from lavagna.kernels.cpu import narrow
 from lavagna.kernels.cpu.operands import LIBRARY, OPERATORS, gradients_again, vector_bytes
 from lavagna.kernels.cpu.operators import BACKWARD, FORWARD, LONGEST
 
@@ -79,7 +80,28 @@ def _again(ctx: Any, given: tuple, mask: Tensor | None, offsets: Tensor | None, 
     return gradients_again(given, compute, (d_output, d_last))
 
 
+def _remember_narrow(ctx: Any, inputs: tuple, output: tuple) -> None:
+    *tensors, before, _ = inputs
+    ctx.save_for_backward(*tensors, output[2])
+    ctx.decayed, ctx.before = False, before
+
+
+def _differentiate_narrow(ctx: Any, d_output: Tensor, d_last: Tensor, _: Any) -> tuple:
+    """The wanted gradients, reduced to the axes that tensors came with."""
+    q, k, v, log_decay, step, state, mask, offsets, kept = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        found = _again(ctx, (q, k, v, log_decay, step, None, None, state), mask, offsets, d_output, d_last)
+        return (*found[:5], found[7], None, None, None, None)
+    given, wanted = (q, k, v, log_decay, step, state), list(ctx.needs_input_grad[:6])
+    made = narrow.BACKWARD(d_output, d_last, q, k, v, log_decay, step, mask, offsets, kept, ctx.before, wanted)
+    reduced = (_like(x, d) if want else None for x, d, want in zip(given, made, wanted, strict=True))
+    return (*reduced, None, None, None, None)
+
+
 torch.library.register_autograd("lavagna::recurrence", _differentiate, setup_context=_remember, lib=OPERATORS)
+torch.library.register_autograd(
+    "lavagna::narrow_recurrence", _differentiate_narrow, setup_context=_remember_narrow, lib=OPERATORS
+)
 
 
 def describe() -> str:
@@ -116,6 +138,8 @@ def recurrence(
     offsets: list[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Reads and last state of a legal call of `recur`, by one pass over the steps."""
+    if narrow.fits(a, k, v):
+        return _narrow(a, q, k, v, state, before=read == "before", real=real, offsets=offsets)
     log_decay, step, erase, right = a.log_decay, a.step, a.left if a.beta is None else a.beta, a.right
     if state.is_complex():
         if log_decay is None:
@@ -126,4 +150,22 @@ def recurrence(
     tensors = (q, k, v, log_decay, step, erase, right, state)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     output, last, _, _ = FORWARD(*tensors, real, borders, a.beta is not None, read == "before", keep)
+    return output, last
+
+
+def _narrow(
+    a: Transition,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    *,
+    before: bool,
+    real: Tensor | None,
+    offsets: list[int] | None,
+) -> tuple[Tensor, Tensor]:
+    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
+    tensors = (q, k, v, a.log_decay, a.step, state)
+    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    output, last, _ = narrow.FORWARD(*tensors, real, borders, before, keep)
     return output, last

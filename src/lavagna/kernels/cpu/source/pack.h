@@ -29,7 +29,14 @@ inline void convert(T* to, const From* from, Index n) {
 }
 template <class T>
 inline void convert(T* to, const uint16_t* from, Index n) {
-    for (Index i = 0; i < n; ++i) to[i] = T(from_bfloat(from[i]));
+    Index i = 0;
+    if constexpr (sizeof(T) == 4)
+        for (; i + kLanes<T> <= n; i += kLanes<T>) {
+            typename Types<T>::Half half;
+            std::memcpy(&half, from + i, sizeof half);
+            store_vector(to + i, (Vector<T>)(__builtin_convertvector(half, typename Types<T>::Bits) << 16));
+        }
+    for (; i < n; ++i) to[i] = T(from_bfloat(from[i]));
 }
 inline void convert(float* to, const float* from, Index n) { std::memcpy(to, from, n * sizeof(float)); }
 inline void convert(double* to, const double* from, Index n) { std::memcpy(to, from, n * sizeof(double)); }
@@ -51,7 +58,13 @@ template <class T>
 __attribute__((noinline)) void pack_row(Complex<T>, T* to, const Operand& x, Index offset, Index n) {
     constexpr Index lanes = kLanes<T>;
     const Index width = x.complex ? 2 : 1;
-    for (Index block = 0; block < n; block += lanes, to += 2 * lanes) {
+    Index block = 0;
+    if (x.complex && x.element == Index(sizeof(T) == 8 ? Element::kDouble : Element::kFloat))
+        for (const T* from = (const T*)x.data + 2 * offset; block + lanes <= n; block += lanes, from += 2 * lanes, to += 2 * lanes) {
+            const Vector<T> a = load_vector(from), b = load_vector(from + lanes);
+            Complex<T>{picked<T, at_even>(a, b), picked<T, at_odd>(a, b)}.store(to);
+        }
+    for (; block < n; block += lanes, to += 2 * lanes) {
         const Index count = n - block < lanes ? n - block : lanes;
         T numbers[2 * lanes] = {};
         read(numbers, x, (offset + block) * width, count * width);
@@ -73,14 +86,30 @@ inline void unpack_row(Real<T>, T* to, const T* row, Index n) {
 }
 template <class T>
 __attribute__((noinline)) void unpack_row(Complex<T>, T* to, const T* row, Index n) {
-    for (Index i = 0; i < n; ++i) {
+    constexpr Index lanes = kLanes<T>;
+    Index i = 0;
+    for (; i + lanes <= n; i += lanes) {
+        const Complex<T> x = Complex<T>::load(row + 2 * i);
+        store_vector(to + 2 * i, picked<T, at_first<lanes>>(x.re, x.im));
+        store_vector(to + 2 * i + lanes, picked<T, at_second<lanes>>(x.re, x.im));
+    }
+    for (; i < n; ++i) {
         to[2 * i] = row[place<Complex<T>>(i)];
         to[2 * i + 1] = row[place<Complex<T>>(i) + kLanes<T>];
     }
 }
 template <class T>
 __attribute__((noinline)) void unpack_bfloat(uint16_t* to, const T* row, Index n) {
-    for (Index i = 0; i < n; ++i) to[i] = to_bfloat(float(row[i]));
+    Index i = 0;
+    if constexpr (sizeof(T) == 4)
+        for (; i + kLanes<T> <= n; i += kLanes<T>) {
+            using Bits = typename Types<T>::Bits;
+            const Bits bits = (Bits)load_vector(row + i), rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+            const Bits bfloat = (bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x40u : rounded;
+            const auto half = __builtin_convertvector(bfloat, typename Types<T>::Half);
+            std::memcpy(to + i, &half, sizeof half);
+        }
+    for (; i < n; ++i) to[i] = to_bfloat(float(row[i]));
 }
 
 template <class N>

@@ -93,7 +93,7 @@ class Segment {
             const N step = N::splat(one_, 0);
             for (Index j = 0; j < used; j += kLanes<T> * N::kParts) (finite(N::load(row + j)) * step).store(row + j);
         }
-        split_decays(N::zero(), row, kept, used);
+        split_decays(N::zero(), row, row, kept, used);
         if (call_.decays != call_.keys) {
             const N only = N::splat(row, 0);
             const Vector<T> mask = (Vector<T>)splat_mask<N>(kept, 0);

@@ -38,11 +38,11 @@ inline Survival<T> survive(Vector<T> x) {
     return {keep, (parts.less * a + (Vector<T>)((Mask<T>)a & ~keep)) * b};
 }
 
-// A row of logarithms to rests, and whether all is kept besides, where the real parts lie.
+// A row of logarithms to rests, which may replace them, and whether all is kept besides, where the real parts lie.
 template <class T>
-__attribute__((noinline)) void split_decays(Real<T>, T* rest, T* keep, Index size) {
+__attribute__((noinline)) void split_decays(Real<T>, const T* x, T* rest, T* keep, Index size) {
     for (Index i = 0; i < size; i += kLanes<T>) {
-        const Survival<T> survival = survive<T>(load_vector(rest + i));
+        const Survival<T> survival = survive<T>(load_vector(x + i));
         store_vector(rest + i, survival.rest);
         store_vector(keep + i, (Vector<T>)survival.keep);
     }
@@ -50,14 +50,13 @@ __attribute__((noinline)) void split_decays(Real<T>, T* rest, T* keep, Index siz
 
 // The compiler's vectors have no sine; complex decays are few, and where they are constant they are split once.
 template <class T>
-__attribute__((noinline)) void split_decays(Complex<T>, T* rest, T* keep, Index size) {
+__attribute__((noinline)) void split_decays(Complex<T>, const T* x, T* rest, T* keep, Index size) {
     constexpr Index lanes = kLanes<T>;
     for (Index i = 0; i < size; i += 2 * lanes) {
-        const Vector<T> x = load_vector(rest + i);
-        const Survival<T> survival = survive<T>(x);
-        const Vector<T> whole = exp<T>(x);
+        const Vector<T> real = load_vector(x + i), whole = exp<T>(real);
+        const Survival<T> survival = survive<T>(real);
         for (Index lane = 0; lane < lanes; ++lane) {
-            const T angle = rest[i + lanes + lane], half = std::sin(angle / 2), less = survival.rest[lane];
+            const T angle = x[i + lanes + lane], half = std::sin(angle / 2), less = survival.rest[lane];
             rest[i + lane] = survival.keep[lane] ? less * std::cos(angle) - 2 * half * half : less * std::cos(angle);
             rest[i + lanes + lane] = whole[lane] * std::sin(angle);
         }

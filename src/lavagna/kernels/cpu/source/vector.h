@@ -3,8 +3,10 @@
 // Numbers of a row lie in blocks of one vector; complex ones as a block of real parts and a block of imaginary parts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #ifndef LAVAGNA_BYTES
 #define LAVAGNA_BYTES 16
@@ -21,6 +23,8 @@ struct Types<float> {
     typedef float Vector __attribute__((vector_size(LAVAGNA_BYTES)));
     typedef int32_t Mask __attribute__((vector_size(LAVAGNA_BYTES)));
     typedef float Quarter __attribute__((vector_size(16)));
+    typedef uint32_t Bits __attribute__((vector_size(LAVAGNA_BYTES)));
+    typedef uint16_t Half __attribute__((vector_size(LAVAGNA_BYTES / 2)));
     using Integer = int32_t;
 };
 template <>
@@ -144,6 +148,51 @@ inline Real<T> take(Real<T> a, Real<T> b, Real<T> c) {
 template <class T>
 inline Complex<T> take(Complex<T> a, Complex<T> b, Complex<T> c) {
     return {(c.re + a.im * b.im) - a.re * b.re, (c.im - a.im * b.re) - a.re * b.im};
+}
+
+// Lane I of the result is lane kAt(I) of a and b, side by side.
+template <int (*kAt)(int), class V, std::size_t... I>
+inline V picked(V a, V b, std::index_sequence<I...>) {
+    return __builtin_shufflevector(a, b, kAt(int(I))...);
+}
+template <class T, int (*kAt)(int)>
+inline Vector<T> picked(Vector<T> a, Vector<T> b) {
+    return picked<kAt>(a, b, std::make_index_sequence<kLanes<T>>{});
+}
+
+constexpr int at_even(int lane) { return 2 * lane; }
+constexpr int at_odd(int lane) { return 2 * lane + 1; }
+// Lanes of a and b in turn: their first halves, and their second.
+template <int kLanes>
+constexpr int at_first(int lane) {
+    return lane / 2 + lane % 2 * kLanes;
+}
+template <int kLanes>
+constexpr int at_second(int lane) {
+    return kLanes / 2 + lane / 2 + lane % 2 * kLanes;
+}
+// Squares of kSide lanes exchanged beside the diagonal.
+template <int kLanes, int kSide>
+constexpr int at_upper(int lane) {
+    return lane & kSide ? lane - kSide + kLanes : lane;
+}
+template <int kLanes, int kSide>
+constexpr int at_lower(int lane) {
+    return lane & kSide ? lane + kLanes : lane + kSide;
+}
+
+// As many vectors as one has lanes, rows to columns.
+template <class T, int kSide = kLanes<T> / 2>
+inline void transpose(Vector<T>* rows) {
+    constexpr int lanes = kLanes<T>;
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) {
+        if (i & kSide) continue;
+        const Vector<T> a = rows[i], b = rows[i + kSide];
+        rows[i] = picked<T, at_upper<lanes, kSide>>(a, b);
+        rows[i + kSide] = picked<T, at_lower<lanes, kSide>>(a, b);
+    }
+    if constexpr (kSide > 1) transpose<T, kSide / 2>(rows);
 }
 
 // How many scalars a row of n numbers takes, filled up to whole vectors.
