@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lavagna import checkpoints, data, generation, layers, lti, models, plots, reproduce, training
     from lavagna.checkpoints import load, save
     from lavagna.generation import generate, stream
-    from lavagna.models import ClassifierConfig, LanguageModel, ModelConfig, SequenceClassifier
+    from lavagna.models import ClassifierConfig, LanguageModel, ModelConfig, SequenceClassifier, quantize
 
 # Imported when first asked for, so that importing the package stays quick: the module that holds each name.
 _LATER = {
@@ -30,6 +30,7 @@ _LATER = {
     "SequenceClassifier": "lavagna.models",
     "generate": "lavagna.generation",
     "load": "lavagna.checkpoints",
+    "quantize": "lavagna.models",
     "save": "lavagna.checkpoints",
     "stream": "lavagna.generation",
 }
@@ -60,6 +61,7 @@ __all__ = [
     "lti",
     "models",
     "plots",
+    "quantize",
     "recur",
     "reproduce",
     "save",

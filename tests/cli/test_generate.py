@@ -27,6 +27,11 @@ def test_another_seed_writes_another_text(lavagna, run):
     assert one != two
 
 
+def test_weights_in_8_bits_write_text_too(lavagna, run):
+    pytest.importorskip("torchao", reason="torchao, which quantizes, is not installed")
+    assert len(lavagna("generate", run, "--prompt", "def", *WORDS, "--weights", "int8").out) > 5
+
+
 def test_a_text_ends_before_a_stop(lavagna, run):
     text = lavagna("generate", run, "--prompt", "def", *WORDS).out
     assert (
@@ -55,6 +60,7 @@ def test_a_prompt_that_the_locale_cannot_decode_is_utf_8_all_the_same():
         (["--prompt", "a", "--max-new-tokens", "-1"], "max_new_tokens"),
         (["--prompt", "a", "--stop", ""], "stop"),
         (["--prompt", "a", "--device", "nonsense"], "nonsense"),
+        (["--prompt", "a", "--weights", "int3"], "int3"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(refused, run, words, said):

@@ -14,6 +14,7 @@ from lavagna.checkpoints.folder import whole_folder
 from lavagna.checkpoints.plan import FORMAT
 from lavagna.data import TOKENIZER_FILES, AbstractTokenizer
 from lavagna.models import Stack
+from lavagna.modules.eight_bit import EightBit
 
 WEIGHTS = "model.safetensors"
 # Where a model came from is no longer true of another that takes its place.
@@ -27,7 +28,7 @@ def save(model: Stack, path: str | os.PathLike[str], tokenizer: AbstractTokenize
     a kill, a full disk or a power cut leave the old one whole or the new one whole. Tensors keep their dtype; a tied
     matrix is written once. The configuration says which kind of model it is.
 
-    Raises ValueError where `model` is no model of ours with numbers, OSError where it can't be written.
+    Raises ValueError where `model` is no model of ours with numbers of full width, OSError where it can't be written.
     """
     if not isinstance(model, Stack):
         raise ValueError(
@@ -37,6 +38,11 @@ def save(model: Stack, path: str | os.PathLike[str], tokenizer: AbstractTokenize
         )
     if any(tensor.is_meta for tensor in model.state_dict().values()):
         raise ValueError("save: the model is on the meta device and has no numbers. Use to_empty and reset_parameters.")
+    if any(isinstance(part, EightBit) for part in model.modules()):
+        raise ValueError(
+            "save: the model's weights are in 8 bits, which no file of ours holds. "
+            "Save the model that it was made of, and quantize again after loading."
+        )
     tensors = _apart(model.state_dict())
     config = json.dumps({"format": FORMAT, "kind": model.config.kind, "model": model.config.to_dict()}, indent=2) + "\n"
     try:

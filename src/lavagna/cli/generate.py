@@ -24,16 +24,22 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="Only so many of the likeliest tokens.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Text to end before; may be given several times.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    weights: Annotated[
+        str, typer.Option(help="file: as wide as they are kept; int8: linear maps in 8 bits, by torchao.")
+    ] = "file",
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
 ) -> None:
     """Stream the text that follows a prompt to stdout; in a terminal, the prompt comes first."""
     from lavagna.generation import stream
+    from lavagna.models import quantize
 
     checked_device("generate", device)
+    if weights not in ("file", "int8"):
+        raise ValueError(f"generate: weights must be file or int8, but came as {weights!r}.")
     text = read_prompt(prompt)
     source = open_source("generate", model, device=device, tokenizer=True)
     pieces = stream(
-        source.model,
+        quantize(source.model) if weights == "int8" else source.model,
         source.tokenizer,
         text,
         max_new_tokens=max_new_tokens,

@@ -47,6 +47,8 @@ class LSTM(Layer):
         self.width = expanded(self.name, "d_model", d_model, expand)
         self.gates = Linear(d_model, 4 * self.width, bias=True)
         self.recurrent = Linear(self.width, 4 * self.width)
+        # torch's loop reads their weights.
+        self.gates.quantizable = self.recurrent.quantizable = False
         self.out = Linear(self.width, d_model)
         self.reset_parameters()
 

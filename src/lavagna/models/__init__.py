@@ -4,6 +4,7 @@ from lavagna.models.classifier import Classified, SequenceClassifier
 from lavagna.models.config import ClassifierConfig, ModelConfig
 from lavagna.models.language_model import LanguageModel, Predicted
 from lavagna.models.presets import PRESETS, preset
+from lavagna.models.quantization import quantize
 from lavagna.models.stack import Stack
 from lavagna.models.stack_config import StackConfig
 
@@ -18,4 +19,5 @@ __all__ = [
     "Stack",
     "StackConfig",
     "preset",
+    "quantize",
 ]

@@ -8,6 +8,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from lavagna.autocast import without_autocast
+from lavagna.modules.eight_bit import EightBit
 from lavagna.modules.precision import wide, wide_dtype
 from lavagna.modules.weight_decay import exempt
 
@@ -16,13 +17,17 @@ class Linear(nn.Module):
     """`x W^T + b` over the last axis. The constructor leaves the values open: `reset_parameters` sets them.
 
     So a model built on the meta device, moved by `to_empty` and reset has the values of one built in place with the
-    same seed. Weights (d_out, d_in).
+    same seed. Weights (d_out, d_in); after `quantize`, `eight_bit` has them.
     """
+
+    # Whether the weights may be kept in 8 bits: not where something else than the product reads them.
+    quantizable = True
 
     def __init__(self, d_in: int, d_out: int, *, bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(d_out, d_in))
         self.bias = nn.Parameter(torch.empty(d_out)) if bias else None
+        self.eight_bit: EightBit | None = None
 
     def reset_parameters(self) -> None:
         """Weights uniform within +-d_in^-1/2 (LeCun et al. 1998, as torch has it), bias zero."""
@@ -33,9 +38,21 @@ class Linear(nn.Module):
         exempt(self.bias)
 
     def forward(self, x: Shaped[Tensor, "... d_in"]) -> Shaped[Tensor, "... d_out"]:
-        return F.linear(x, self.weight, self.bias)
+        return self.product(x, self.bias)
+
+    def product(self, x: Shaped[Tensor, "... d_in"], bias: Shaped[Tensor, " d_out"] | None) -> Tensor:
+        """`x W^T + bias`."""
+        return F.linear(x, self.weight, bias) if self.eight_bit is None else self.eight_bit(x, bias)
+
+    def quantize(self, eight_bit: EightBit) -> None:
+        """Keep these weights in place of those in full width."""
+        # What asks for the dtype or the width finds them in a matrix without rows.
+        self.weight = nn.Parameter(self.weight.new_empty(0, self.weight.shape[1]), requires_grad=False)
+        self.eight_bit = eight_bit
 
     def extra_repr(self) -> str:
+        if self.eight_bit is not None:
+            return f"bias={self.bias is not None}"
         return f"{self.weight.shape[1]}, {self.weight.shape[0]}, bias={self.bias is not None}"
 
 
@@ -59,13 +76,15 @@ class OutLinear(Linear):
             return y if factor is None else (factor * y).to(y.dtype)
         x = wide(x)
         unit = (x.detach().abs().amax(-1, keepdim=True) / 16).clamp_min(1)
-        y = wide(F.linear((x / unit).to(dtype), self.weight)) * unit
+        y = wide(self.product((x / unit).to(dtype), None)) * unit
         y = y if self.bias is None else y + self.bias
         return (y if factor is None else factor * y).to(dtype)
 
 
 class WideLinear(Linear):
     """A linear map computed in float32 at least, under autocast and with bfloat16 weights too: for decays and gates."""
+
+    quantizable = False
 
     def forward(self, x: Shaped[Tensor, "... d_in"]) -> Shaped[Tensor, "... d_out"]:
         with without_autocast(x):

@@ -111,6 +111,15 @@ def fits(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     )
 
 
+@prepares(_OPERATOR)
+def _prepared_few(
+    made: tuple[Tensor, ...], x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None
+) -> Call | None:
+    (out,) = made
+    dense = all(part is None or (part.is_contiguous() and not part.is_neg()) for part in (x, weight, bias, scale, out))
+    return Call("lavagna_linear_few", packed(_block(x, weight, bias, scale, out))) if dense else None
+
+
 @prepares(torch.ops.aten.linear.default)
 def _prepared(made: tuple[Tensor, ...], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call | None:
     (out,) = made
