@@ -72,7 +72,6 @@ struct Real {
     static Real splat(const T* row, Index i) { return {all(row[i])}; }
     void store(T* to) const { store_vector(to, re); }
     Real conj() const { return *this; }
-    Real kept(Mask<T> keep) const { return {(Vector<T>)((Mask<T>)re & keep)}; }
 };
 
 // A complex number a lane.
@@ -93,10 +92,17 @@ struct Complex {
         store_vector(to + kLanes<T>, im);
     }
     Complex conj() const { return {re, -im}; }
-    Complex kept(Mask<T> keep) const {
-        return {(Vector<T>)((Mask<T>)re & keep), (Vector<T>)((Mask<T>)im & keep)};
-    }
 };
+
+// x, and y besides where it is kept.
+template <class T>
+inline Real<T> kept_besides(Real<T> y, Mask<T> keep, Real<T> x) {
+    return {keep ? x.re + y.re : x.re};
+}
+template <class T>
+inline Complex<T> kept_besides(Complex<T> y, Mask<T> keep, Complex<T> x) {
+    return {keep ? x.re + y.re : x.re, keep ? x.im + y.im : x.im};
+}
 
 template <class T>
 inline Vector<T> imaginary(Real<T> x) {
@@ -238,6 +244,33 @@ inline Types<double>::Quarter quarter(Vector<double> x) {
 #else
     return x;
 #endif
+}
+
+template <class T>
+constexpr Index kQuarter = 16 / sizeof(T);
+
+template <class T>
+inline typename Types<T>::Quarter load_quarter(const T* from) {
+    typename Types<T>::Quarter x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+}
+
+// A square of kQuarter rows and columns, turned; rows lie `apart` and `to_apart` numbers from each other.
+inline void turn_square(const float* from, Index apart, float* to, Index to_apart) {
+    const auto a = load_quarter(from), b = load_quarter(from + apart), c = load_quarter(from + 2 * apart),
+               d = load_quarter(from + 3 * apart);
+    const auto low = __builtin_shufflevector(a, b, 0, 4, 1, 5), high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    const auto low2 = __builtin_shufflevector(c, d, 0, 4, 1, 5), high2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    const Types<float>::Quarter turned[4] = {
+        __builtin_shufflevector(low, low2, 0, 1, 4, 5), __builtin_shufflevector(low, low2, 2, 3, 6, 7),
+        __builtin_shufflevector(high, high2, 0, 1, 4, 5), __builtin_shufflevector(high, high2, 2, 3, 6, 7)};
+    for (int i = 0; i < 4; ++i) std::memcpy(to + i * to_apart, &turned[i], 16);
+}
+inline void turn_square(const double* from, Index apart, double* to, Index to_apart) {
+    const auto a = load_quarter(from), b = load_quarter(from + apart);
+    const Types<double>::Quarter turned[2] = {__builtin_shufflevector(a, b, 0, 2), __builtin_shufflevector(a, b, 1, 3)};
+    for (int i = 0; i < 2; ++i) std::memcpy(to + i * to_apart, &turned[i], 16);
 }
 
 // The sums over the lanes of four vectors, at once.
