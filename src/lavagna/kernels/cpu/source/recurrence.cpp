@@ -82,18 +82,22 @@ void turn(typename N::Scalar* rows, typename N::Scalar* tiles, Index values, Ind
     each_block<N>(value_row, keys, [&](int width, Index at, Index tile) {
         const Index first = at / N::kParts;
         const Index some = values - first < width * lanes ? values - first : width * lanes;
-        // Squares of a quarter of the plainest vector, and number by number where none fits.
-        constexpr Index side = kQuarter<typename N::Scalar>;
+        // Squares of as many numbers as a vector has, and number by number where none fits.
+        using T = typename N::Scalar;
+        constexpr Index side = kLanes<T>;
         for (Index r = 0; r < some; r += side)
             for (Index i = 0; i < keys; i += side)
                 for (int part = 0; part < N::kParts; ++part) {
-                    auto* wide = rows + (first + r) * key_row + place<N>(i) + part * lanes;
-                    auto* tall = tiles + tile + place<N>(r) + i * width * one + part * lanes;
+                    T* wide = rows + (first + r) * key_row + place<N>(i) + part * lanes;
+                    T* tall = tiles + tile + place<N>(r) + i * width * one + part * lanes;
                     if (r + side <= some && i + side <= keys) {
-                        if (kBack)
-                            turn_square(tall, width * one, wide, key_row);
-                        else
-                            turn_square(wide, key_row, tall, width * one);
+                        Vector<T> square[side];
+                        T* const from = kBack ? tall : wide;
+                        T* const to = kBack ? wide : tall;
+                        const Index apart = kBack ? width * one : key_row, to_apart = kBack ? key_row : width * one;
+                        for (Index p = 0; p < side; ++p) square[p] = load_vector(from + p * apart);
+                        transpose<T>(square);
+                        for (Index p = 0; p < side; ++p) store_vector(to + p * to_apart, square[p]);
                         continue;
                     }
                     for (Index p = 0; p < side && r + p < some; ++p)

@@ -246,33 +246,6 @@ inline Types<double>::Quarter quarter(Vector<double> x) {
 #endif
 }
 
-template <class T>
-constexpr Index kQuarter = 16 / sizeof(T);
-
-template <class T>
-inline typename Types<T>::Quarter load_quarter(const T* from) {
-    typename Types<T>::Quarter x;
-    std::memcpy(&x, from, sizeof x);
-    return x;
-}
-
-// A square of kQuarter rows and columns, turned; rows lie `apart` and `to_apart` numbers from each other.
-inline void turn_square(const float* from, Index apart, float* to, Index to_apart) {
-    const auto a = load_quarter(from), b = load_quarter(from + apart), c = load_quarter(from + 2 * apart),
-               d = load_quarter(from + 3 * apart);
-    const auto low = __builtin_shufflevector(a, b, 0, 4, 1, 5), high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    const auto low2 = __builtin_shufflevector(c, d, 0, 4, 1, 5), high2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    const Types<float>::Quarter turned[4] = {
-        __builtin_shufflevector(low, low2, 0, 1, 4, 5), __builtin_shufflevector(low, low2, 2, 3, 6, 7),
-        __builtin_shufflevector(high, high2, 0, 1, 4, 5), __builtin_shufflevector(high, high2, 2, 3, 6, 7)};
-    for (int i = 0; i < 4; ++i) std::memcpy(to + i * to_apart, &turned[i], 16);
-}
-inline void turn_square(const double* from, Index apart, double* to, Index to_apart) {
-    const auto a = load_quarter(from), b = load_quarter(from + apart);
-    const Types<double>::Quarter turned[2] = {__builtin_shufflevector(a, b, 0, 2), __builtin_shufflevector(a, b, 1, 3)};
-    for (int i = 0; i < 2; ++i) std::memcpy(to + i * to_apart, &turned[i], 16);
-}
-
 // The sums over the lanes of four vectors, at once.
 inline void sum_four(const Vector<float> x[4], float out[4]) {
     auto a = quarter(x[0]), b = quarter(x[1]), c = quarter(x[2]), d = quarter(x[3]);
