@@ -1,4 +1,6 @@
-"""The least arithmetic that a chunkwise form can get by with, and what the machine's matrix product makes of it."""
+"""What bounds a job from below: the arithmetic and the bytes it can't do without, and the machine's speed at both."""
+
+from typing import NamedTuple
 
 import torch
 
@@ -20,8 +22,33 @@ def floor_flops(steps: int, heads: int, keys: int, values: int, chunk: int, *, c
     return 2 * steps * heads * (inside * chunk * (keys + values) + across * keys * values)
 
 
-def product() -> tuple[Job, int]:
-    """A large product of float32 matrices, and its floating-point operations: what the machine can do."""
-    left, right = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
-    out = torch.empty(SIDE, SIDE)
-    return lambda: torch.mm(left, right, out=out), 2 * SIDE**3
+class Work(NamedTuple):
+    """A job that the machine does as well as anything, and how much of it: operations or bytes."""
+
+    job: Job
+    amount: int
+
+
+def product(dtype: torch.dtype = torch.float32, side: int = SIDE) -> Work:
+    """A large product of matrices: 2 side^3 floating-point operations."""
+    left, right = torch.randn(side, side).to(dtype), torch.randn(side, side).to(dtype)
+    out = torch.empty(side, side, dtype=dtype)
+    return Work(lambda: torch.mm(left, right, out=out), 2 * side**3)
+
+
+def reading(nbytes: int) -> Work:
+    """The sum of so many bytes of float32, which reads each once."""
+    numbers = torch.zeros(nbytes // 4)
+    return Work(numbers.sum, nbytes)
+
+
+def copying(nbytes: int) -> Work:
+    """A copy of so many bytes to where others were: each is read once and written once."""
+    numbers, out = torch.zeros(nbytes // 4), torch.zeros(nbytes // 4)
+    return Work(lambda: out.copy_(numbers), 2 * nbytes)
+
+
+def adding(nbytes: int) -> Work:
+    """The sum of two blocks of so many bytes, written to a third: three passes."""
+    one, two, out = (torch.zeros(nbytes // 4) for _ in range(3))
+    return Work(lambda: torch.add(one, two, out=out), 3 * nbytes)

@@ -3,17 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
-
-from lavagna.algebra.transition import Transition, diagonal, dplr, gated_householder, householder, identity, scalar
-from lavagna.bench.clock import Job, medians, one_thread
+from lavagna.bench.clock import medians, one_thread
 from lavagna.bench.floor import floor_flops, product
-from lavagna.dispatch import recur
+from lavagna.bench.transitions import CHUNK, CORRECTING, HEADS, Way, job
 from lavagna.kernels import serves
 
-HEADS, CHUNK = 4, 64
 # How many times the floor each may take; the loop over steps is measured for comparison, not bounded.
 BOUNDS = {
     "identity": (4, 16),
@@ -66,7 +60,7 @@ def form_rows(
 
 def _measured(name: str, size: int, steps: int, rounds: int, loop_rounds: int) -> Iterator[Row]:
     matmul, flops = product()
-    floor = floor_flops(steps, HEADS, size, size, CHUNK, corrects=name in _CORRECTING)
+    floor = floor_flops(steps, HEADS, size, size, CHUNK, corrects=name in CORRECTING)
     # The loop is measured forward only: backward it takes minutes.
     wanted = [("chunkwise", "torch", PASSES, rounds), ("recurrent", "torch", PASSES[:1], loop_rounds)]
     if serves("cpu"):
@@ -75,7 +69,8 @@ def _measured(name: str, size: int, steps: int, rounds: int, loop_rounds: int) -
         if not times:
             continue
         jobs = {"matmul": matmul}
-        jobs |= {direction: _job(name, size, steps, (form, backend), direction) for direction in directions}
+        for direction in directions:
+            jobs[direction] = job(name, size, steps, Way(form, backend), backward=direction != "forward")
         found = medians(jobs, rounds=times)
         floor_seconds = found["matmul"] * floor / flops
         for direction, bound in zip(directions, BOUNDS[name], strict=False):
@@ -85,52 +80,3 @@ def _measured(name: str, size: int, steps: int, rounds: int, loop_rounds: int) -
             yield Row(
                 name, form, backend, size, direction, *milliseconds, ratio, bound, bound is None or ratio <= bound
             )
-
-
-_CORRECTING = ("householder", "gated_householder", "gated_householder diagonal", "dplr")
-
-
-def _job(name: str, size: int, steps: int, way: tuple[str, str], direction: str) -> Job:
-    backward = direction != "forward"
-    inputs = {key: tensor.requires_grad_(backward) for key, tensor in _draw(size, steps).items()}
-    gradient = torch.randn(1, steps, HEADS, size)
-    operands = inputs["q"], inputs["k"], inputs["v"]
-
-    def run() -> None:
-        with torch.set_grad_enabled(backward):
-            output, _ = recur(_transition(name, inputs), *operands, form=way[0], backend=way[1], chunk=CHUNK)
-        if backward:
-            # The gradients are thrown away: adding them up is no part of the form.
-            torch.autograd.grad(output, list(inputs.values()), gradient, allow_unused=True)
-
-    return run
-
-
-def _draw(size: int, steps: int) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(last: int) -> Tensor:
-        return torch.randn(1, steps, HEADS, last, generator=generator)
-
-    return {
-        "q": normal(size),
-        "k": F.normalize(normal(size), dim=-1),
-        "v": normal(size),
-        "scalar": F.logsigmoid(normal(1) + 3),
-        "diagonal": F.logsigmoid(normal(size) + 3),
-        "beta": normal(1).sigmoid(),
-        "left": -0.5 * F.normalize(normal(size), dim=-1),
-        "right": F.normalize(normal(size), dim=-1),
-    }
-
-
-def _transition(name: str, x: dict[str, Tensor]) -> Transition:
-    return {
-        "identity": lambda: identity(),
-        "scalar": lambda: scalar(x["scalar"]),
-        "diagonal": lambda: diagonal(x["diagonal"]),
-        "householder": lambda: householder(x["k"], x["beta"]),
-        "gated_householder": lambda: gated_householder(x["scalar"], x["k"], x["beta"]),
-        "gated_householder diagonal": lambda: gated_householder(x["diagonal"], x["k"], x["beta"]),
-        "dplr": lambda: dplr(x["diagonal"], x["left"], x["right"]),
-    }[name]()

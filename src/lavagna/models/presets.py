@@ -1,5 +1,6 @@
 """Configurations by size, from one million parameters to 1.3 billion, for any layer."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from lavagna.models.config import ModelConfig
@@ -42,9 +43,14 @@ def preset(size: str, layer: str | list[str], *, vocab_size: int | None = None) 
     def config(depth: int, vocab: int = own_vocab) -> ModelConfig:
         return ModelConfig(layer=layer, d_model=d_model, depth=depth, vocab_size=vocab)
 
+    depth = nearest_depth(config, wanted, pattern)
+    return config(depth, own_vocab if vocab_size is None else vocab_size)
+
+
+def nearest_depth(config: Callable[[int], ModelConfig], wanted: int, pattern: int = 1) -> int:
+    """The depth whose model's parameters come nearest to those wanted; `pattern` is how many layers repeat."""
     # Parameters are a straight line over depth but for the place where the pattern is cut.
     one, two = parameters(config(pattern)), parameters(config(2 * pattern))
     guess = pattern + round((wanted - one) / (two - one) * pattern)
     near = range(max(pattern, guess - pattern), max(pattern, guess + pattern) + 1)
-    depth = min(near, key=lambda depth: abs(parameters(config(depth)) - wanted))
-    return config(depth, own_vocab if vocab_size is None else vocab_size)
+    return min(near, key=lambda depth: abs(parameters(config(depth)) - wanted))

@@ -51,10 +51,19 @@ def flops(model: StackConfig | Stack, tokens: int = 1) -> int:
     sequence; and the memory of what reads in both directions. A backward pass costs twice as much again.
     """
     empty = _empty(model)
-    matrices = {id(weight): weight.numel() for weight in empty.parameters() if weight.ndim >= 2}
-    weights = sum(matrices.values()) - sum(matrices[id(weight)] for weight in _idle(empty))
+    weights = _multiplied(empty)
     held = [each for each in _tensors(empty, tokens, torch.float32) if each[0].dtype != torch.int64]
     return 2 * weights + sum(math.prod(shape) * (2 * readers if 0 in x.shape else 4) for x, shape, readers in held)
+
+
+def multiplied(model: StackConfig | Stack) -> int:
+    """Weights of matrices and convolutions that every token is multiplied with: no embedding, but the head."""
+    return _multiplied(_empty(model))
+
+
+def _multiplied(empty: Stack) -> int:
+    matrices = {id(weight): weight.numel() for weight in empty.parameters() if weight.ndim >= 2}
+    return sum(matrices.values()) - sum(matrices[id(weight)] for weight in _idle(empty))
 
 
 def _idle(empty: Stack) -> list[torch.Tensor]:

@@ -82,8 +82,8 @@ class XLSTM(Format):
             "ffn_round_up_to_multiple_of": 1,
             "norm_eps": model_config.norm_eps,
             "eps": layer.normalizer_eps,
-            "gate_soft_cap": layer.gate_cap or None,
-            "output_logit_soft_cap": model_config.logit_cap,
+            "gate_soft_cap": _cap(layer.gate_cap),
+            "output_logit_soft_cap": _cap(model_config.logit_cap),
             "use_bias": False,
             "add_out_norm": True,
             "weight_mode": "single",
@@ -155,6 +155,11 @@ def _refuse(config: Config, width: int, shapes: Shapes) -> None:
     for factor in ("qk_dim_factor", "v_dim_factor"):
         if factor in config and int(width * config[factor]) % multiple:
             raise ValueError(f"mlstm_round_up_to_multiple_of is {multiple}, which does not divide {factor} * {width}.")
+
+
+def _cap(given: float | None) -> float | None:
+    # Their class of the config refuses an int.
+    return float(given) if given else None
 
 
 def layer_of(model_config: ModelConfig) -> MLSTM:

@@ -26,9 +26,9 @@ from lavagna.kernels.cpu.operands import (
 from lavagna.kernels.cpu.prepared import Call, prepares
 
 # Steps of a segment at most, and numbers of its rows of keys: what stays in the second cache with a segment's states.
-LONGEST, NUMBERS = 32, 8192
+LONGEST, NUMBERS = 64, 8192
 # The backward pass divides a head's values where heads are few. By the shape alone: no sum may depend on the threads.
-PARTS, LEAST = 4, 32
+PARTS, LEAST = 8, 32
 
 OPERATORS.define(
     "recurrence(Tensor q, Tensor k, Tensor v, Tensor? log_decay, Tensor? step, Tensor? erase, Tensor? right, "
