@@ -8,6 +8,7 @@ from torch import Tensor
 from lavagna.algebra.transition import Transition
 from lavagna.kernels.cpu import recurrence as cpu
 from lavagna.kernels.cpu.selective import selective_scan
+from lavagna.kernels.cpu.short_conv import short_conv
 from lavagna.kernels.cpu.wkv import wkv
 
 
@@ -24,7 +25,7 @@ class Kernel(NamedTuple):
 
 
 class Fused(NamedTuple):
-    """A kernel of a layer's recurrence with what stands around it, of which `run` takes what it is made of."""
+    """A kernel of a part of a layer, such as its recurrence with what stands around it: `run` takes what that is of."""
 
     run: Callable[..., tuple[Tensor, ...]]
     lacks: Callable[[Transition, Tensor, Tensor, Tensor], str | None]
@@ -35,6 +36,7 @@ KERNELS = {("cpu", "recurrent"): Kernel(cpu.recurrence, cpu.lacks)}
 # By backend and name.
 FUSED = {
     ("cpu", "selective_scan"): Fused(selective_scan, cpu.lacks),
+    ("cpu", "short_conv"): Fused(short_conv, cpu.lacks),
     ("cpu", "wkv"): Fused(wkv, cpu.lacks),
 }
 

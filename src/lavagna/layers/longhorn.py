@@ -64,7 +64,7 @@ class Longhorn(Layer):
         self.depth, self.transition, self.sizes = depth, transition, [rank, d_state, d_state]
         self.x = Linear(d_model, channels)
         self.gate = Linear(d_model, channels)
-        self.conv = ShortConv(channels, conv_size, bias=True)
+        self.conv = ShortConv(channels, conv_size, bias=True, activation="silu")
         self.ckq = Linear(channels, sum(self.sizes))
         self.beta = WideLinear(rank, channels, bias=True)
         self.out = OutLinear(channels, d_model)
@@ -84,7 +84,6 @@ class Longhorn(Layer):
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         gate = self.gate(x)
         x, window = self.conv(self.x(x), state.window, steps)
-        x = F.silu(x)
         c, k, q = self.ckq(x).split(self.sizes, -1)
         k, q = k.unsqueeze(2), q.unsqueeze(2)
         beta = self.beta(c).sigmoid().unsqueeze(-1)

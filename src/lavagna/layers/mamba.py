@@ -70,7 +70,7 @@ class Mamba(Layer):
         self.depth, self.sizes = depth, [rank, d_state, d_state]
         self.x = Linear(d_model, channels, bias=bias)
         self.gate = Linear(d_model, channels, bias=bias)
-        self.conv = ShortConv(channels, conv_size, bias=conv_bias)
+        self.conv = ShortConv(channels, conv_size, bias=conv_bias, activation="silu")
         self.sbc = Linear(channels, sum(self.sizes))
         self.step = WideLinear(rank, channels)
         # Without weights it fits vectors of any width.
@@ -99,7 +99,6 @@ class Mamba(Layer):
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         gate = self.gate(x)
         x, window = self.conv(self.x(x), state.window, steps)
-        x = F.silu(x)
         s, B, C = (part if self.norm is None else self.norm(part) for part in self.sbc(x).split(self.sizes, -1))
         dt = step_size(self.step(s), self.dt_bias)
         A = -wide(self.A_log).exp()

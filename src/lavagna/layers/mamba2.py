@@ -1,7 +1,6 @@
 """Mamba-2: a state-space model with one decay a head, which is a linear attention with a fading memory."""
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -78,7 +77,7 @@ class Mamba2(Layer):
         self.gate = Linear(d_model, inner, bias=bias)
         self.xbc = Linear(d_model, sum(self.sizes), bias=bias)
         self.step = WideLinear(d_model, self.values.count, bias=bias)
-        self.conv = ShortConv(sum(self.sizes), conv_size, bias=conv_bias)
+        self.conv = ShortConv(sum(self.sizes), conv_size, bias=conv_bias, activation="silu")
         self.norm = GroupedRMSNorm(inner, groups=groups, norm_before_gate=norm_before_gate, eps=norm_eps)
         self.out = Linear(inner, d_model, bias=bias)
         self.A_log, self.dt_bias = (nn.Parameter(torch.empty(self.values.count)) for _ in range(2))
@@ -108,7 +107,7 @@ class Mamba2(Layer):
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         mixed, window = self.conv(self.xbc(x), state.window, steps)
-        v, k, q = F.silu(mixed).split(self.sizes, -1)
+        v, k, q = mixed.split(self.sizes, -1)
         v, k, q = v.unflatten(-1, self.values), k.unflatten(-1, self.keys), q.unflatten(-1, self.keys)
         dt = step_size(self.step(x), self.dt_bias).clamp(*self.dt_limit).unsqueeze(-1)
         a = scalar(rate(self.A_log), step=dt)

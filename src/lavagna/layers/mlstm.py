@@ -215,7 +215,7 @@ class Raised(Wide):
             raise ValueError(f"{call}: projection_block={block} does not divide expand * d_model = {inner}. Use 1.")
         self.d_model, self.values, self.blocks, self.seen = d_model, values, Heads(inner // block, block), 3 * inner
         self.up = Linear(d_model, 2 * inner)
-        self.conv = ShortConv(inner, conv_size, bias=True)
+        self.conv = ShortConv(inner, conv_size, bias=True, activation="silu")
         self.q, self.k, self.v = (HeadLinear(inner // block, block, block) for _ in range(3))
         self.skip = nn.Parameter(torch.empty(inner))
 
@@ -234,7 +234,6 @@ class Raised(Wide):
     def forward(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> Front:
         raised, gate = self.up(x).chunk(2, -1)
         convolved, window = self.conv(raised, state.window, steps)
-        convolved = F.silu(convolved)
         sources = (self.q, convolved), (self.k, convolved), (self.v, raised)
         qkv = [part(source.unflatten(-1, self.blocks)).flatten(-2) for part, source in sources]
         q, k, v = (one.unflatten(-1, self.values) for one in qkv)

@@ -78,7 +78,7 @@ class SLSTM(Layer):
         if count * size != d_model:
             raise ValueError(f"{self.name}: heads={count} times head_dim={size} must be d_model = {d_model}.")
         self.place = min(layer_index / (depth - 1), 1.0) if depth is not None and depth > 1 else 0.0
-        self.conv = ShortConv(d_model, conv_size, bias=True) if conv_size else None
+        self.conv = ShortConv(d_model, conv_size, bias=True, activation="silu") if conv_size else None
         self.input_gate, self.forget_gate, self.cell_input, self.output_gate = (
             HeadLinear(count, size, size) for _ in range(4)
         )
@@ -117,7 +117,6 @@ class SLSTM(Layer):
         convolved = x
         if self.conv is not None:
             convolved, tensors["window"] = self.conv(x, state.window, steps)
-            convolved = F.silu(convolved)
         x, convolved = x.unflatten(-1, self.heads), convolved.unflatten(-1, self.heads)
         sources = (self.input_gate(convolved), self.forget_gate(convolved), self.cell_input(x), self.output_gate(x))
         with without_autocast(x):

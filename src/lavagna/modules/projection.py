@@ -45,8 +45,10 @@ class QKV(nn.Module):
         self.heads = (queries or keys, keys, values)
         self.sizes = [heads.width for heads in self.heads]
         self.linear = Linear(d_model, sum(self.sizes))
-        self.conv = ShortConv(sum(self.sizes), conv_size, bias=conv_bias) if conv_size else None
         self.activations = activations or (("silu", "silu") if conv_size else ("identity", "identity"))
+        # The convolution's own where it is the same for all channels: one pass fewer.
+        bent = "silu" if self.activations == ("silu", "silu") else None
+        self.conv = ShortConv(sum(self.sizes), conv_size, bias=conv_bias, activation=bent) if conv_size else None
 
     def reset_parameters(self) -> None:
         """Each part as it sets itself."""
@@ -70,8 +72,11 @@ class QKV(nn.Module):
         mixed, tensors = self.linear(x), {}
         if self.conv is not None:
             mixed, tensors["window"] = self.conv(mixed, state.window, steps)
-        spans = [self.sizes[0] + self.sizes[1], self.sizes[2]]
-        qk, v = (BENT[name](part) for name, part in zip(self.activations, mixed.split(spans, -1), strict=True))
-        q, k = qk.split(self.sizes[:2], -1)
+        if self.conv is None or self.conv.activation is None:
+            spans = [self.sizes[0] + self.sizes[1], self.sizes[2]]
+            qk, v = (BENT[name](part) for name, part in zip(self.activations, mixed.split(spans, -1), strict=True))
+            q, k = qk.split(self.sizes[:2], -1)
+        else:
+            q, k, v = mixed.split(self.sizes, -1)
         q, k, v = (x.unflatten(-1, heads) for x, heads in zip((q, k, v), self.heads, strict=True))
         return q, k, v, tensors

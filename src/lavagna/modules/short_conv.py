@@ -1,6 +1,9 @@
 """A short causal convolution over time, one filter a channel, with its window as state."""
 
+from collections.abc import Callable
+
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -12,14 +15,17 @@ from lavagna.modules.weight_decay import exempt
 class ShortConv(nn.Module):
     """Each channel's last `width` tokens, weighted: `y_t = sum_i weight_i x_{t - width + 1 + i} + bias`.
 
+    With `activation` "silu" it is the SiLU of that, rounded once where the activations are of half precision.
+
     What lies before the call is the window, the last `width - 1` real tokens of each sequence (n, width - 1, c), zeros
     at the start. Masked steps are stepped over: they neither enter the window nor stand between two real tokens. No sum
     depends on the length of the call, so any cut of a sequence is exact to the bit.
     """
 
-    def __init__(self, channels: int, width: int = 4, *, bias: bool = False) -> None:
+    def __init__(self, channels: int, width: int = 4, *, bias: bool = False, activation: str | None = None) -> None:
         super().__init__()
-        self.channels, self.width = channels, width
+        assert activation in (None, "silu")
+        self.channels, self.width, self.activation = channels, width, activation
         self.weight = nn.Parameter(torch.empty(channels, width))
         self.bias = nn.Parameter(torch.empty(channels)) if bias else None
 
@@ -39,8 +45,16 @@ class ShortConv(nn.Module):
         self, x: Float[Tensor, "b t c"], window: Float[Tensor, "n w c"], steps: Steps
     ) -> tuple[Float[Tensor, "b t c"], Float[Tensor, "n w c"]]:
         """The convolved steps, in the dtype of `x`, and the window after them."""
-        y, after = steps.by_rows(self._convolved, x, window)
+        fused = self._fused(x, steps)
+        if fused is None:
+            y, after = steps.by_rows(self._convolved, x, window)
+            return y, after
+        options = {"silu": self.activation == "silu", "real": steps.mask, "offsets": steps.offsets}
+        y, after = fused(x, wide(self.weight), None if self.bias is None else wide(self.bias), window, **options)
         return y, after
+
+    def _fused(self, x: Tensor, steps: Steps) -> Callable[..., tuple[Tensor, ...]] | None:
+        return steps.fused("short_conv", x, x, x)
 
     def _convolved(self, x: Tensor, counts: Tensor, window: Tensor) -> tuple[Tensor, Tensor]:
         # A state kept in float32 under autocast stays float32: what it holds is never rounded a second time.
@@ -48,7 +62,8 @@ class ShortConv(nn.Module):
         past = torch.cat([window.to(kept), x.to(kept)], 1)
         last = counts[:, None] + torch.arange(self.width - 1, device=x.device)
         after = past.gather(1, last[:, :, None].expand(-1, -1, self.channels))
-        return self._weighted(past, x.shape[1]).to(x.dtype), after
+        y = self._weighted(past, x.shape[1])
+        return (y if self.activation is None else F.silu(y)).to(x.dtype), after
 
     def _weighted(self, past: Tensor, length: int) -> Tensor:
         weight = wide(self.weight)
@@ -58,4 +73,6 @@ class ShortConv(nn.Module):
         return y if self.bias is None else y + wide(self.bias)
 
     def extra_repr(self) -> str:
-        return f"{self.channels}, width={self.width}, bias={self.bias is not None}"
+        return f"{self.channels}, width={self.width}, bias={self.bias is not None}" + (
+            "" if self.activation is None else f", activation={self.activation}"
+        )

@@ -108,7 +108,9 @@ def describe() -> str:
     """In a line, which kernels there are, or why none."""
     if LIBRARY.functions is None:
         return f"{LIBRARY.level}; torch runs everything"
-    return f"the recurrence, the selective scan and WKV, by {LIBRARY.level} vectors of {vector_bytes()} bytes"
+    return (
+        f"recurrence, selective scan, WKV and short convolution, by {LIBRARY.level} vectors of {vector_bytes()} bytes"
+    )
 
 
 def lacks(a: Transition, q: Tensor, k: Tensor, v: Tensor) -> str | None:

@@ -1,0 +1,205 @@
+"""A short causal convolution on a CPU with its window, masked or packed, with SiLU behind it where asked for.
+
+`lavagna::short_conv` returns the convolved steps and the window after each sequence; its backward operator computes the
+sums before SiLU again.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lavagna.kernels.cpu.operands import (
+    ELEMENTS,
+    NOTHING,
+    OPERATORS,
+    call,
+    dense,
+    flat,
+    gradients_again,
+    operand,
+    packed,
+    pointer,
+    threads,
+)
+from lavagna.kernels.cpu.prepared import Call, prepares
+from lavagna.packing import masked_rows, packed_rows
+
+# Channels of a task: on the way back their weights, gradients and the filter's steps stay in the nearest cache.
+FORTH, BACK, WHOLE = 2048, 512, 16
+
+OPERATORS.define(
+    "short_conv(Tensor x, Tensor weight, Tensor? bias, Tensor window, Tensor? mask, Tensor? offsets, bool silu) "
+    "-> (Tensor y, Tensor last)"
+)
+OPERATORS.define(
+    "short_conv_backward(Tensor d_y, Tensor d_last, Tensor x, Tensor weight, Tensor? bias, Tensor window, "
+    "Tensor? mask, Tensor? offsets, bool silu, bool[] wanted) "
+    "-> (Tensor x, Tensor weight, Tensor bias, Tensor window)"
+)
+
+
+def _wide(*parts: Tensor | None) -> torch.dtype:
+    return torch.float64 if any(x is not None and x.dtype == torch.float64 for x in parts) else torch.float32
+
+
+def _kind(dtype: torch.dtype, wide: torch.dtype) -> torch.dtype:
+    """What the kernel writes for a result of some dtype: bfloat16 is rounded as it is written."""
+    return dtype if dtype == torch.bfloat16 and wide == torch.float32 else wide
+
+
+def _sizes(x: Tensor, weight: Tensor, offsets: Tensor | None, *, back: bool) -> tuple[int, ...]:
+    batch, steps, channels = x.shape
+    workers = threads(batch * steps * channels)
+    share = min(BACK if back else FORTH, -(-channels // workers))
+    rows = batch if offsets is None else len(offsets) - 1
+    return rows, steps, channels, weight.shape[1], max(-(-share // WHOLE), 1) * WHOLE, workers
+
+
+def _block(x, weight, bias, window, mask, offsets, silu, y, last) -> tuple[int, ...]:
+    """A forward call as the kernel reads it, of tensors as it reads them."""
+    return (
+        *_sizes(x, weight, offsets, back=False),
+        *(ELEMENTS[part.dtype][0] for part in (weight, y, last)),
+        *(int(silu), 1, pointer(offsets), pointer(mask)),
+        *operand(x),
+        *operand(window),
+        *NOTHING,
+        *(pointer(part) for part in (weight, bias, y, last)),
+        *(0,) * 5,
+    )
+
+
+def _forward(x, weight, bias, window, mask, offsets, silu):
+    wide = _wide(x, weight, bias, window)
+    made = _room(x, weight, bias, window, mask, offsets, silu)
+    weight, bias = flat(weight, wide), None if bias is None else flat(bias, wide)
+    x, window, mask = dense(x), dense(window), None if mask is None else mask.contiguous()
+    call("short_conv", _block(x, weight, bias, window, mask, offsets, silu, *made))
+    return made
+
+
+def _room(x, weight, bias, window, mask, offsets, silu):
+    """Room for what the operator returns; zeros where a masked step writes nothing."""
+    wide, kept = _wide(x, weight, bias, window), torch.promote_types(window.dtype, x.dtype)
+    y = (torch.empty if mask is None else torch.zeros)(x.shape, dtype=_kind(x.dtype, wide))
+    return y, torch.empty(window.shape, dtype=_kind(kept, wide))
+
+
+def _backward(d_y, d_last, x, weight, bias, window, mask, offsets, silu, wanted):
+    wide = _wide(x, weight, bias, window)
+    made = _room_back(d_y, d_last, x, weight, bias, window, mask, offsets, silu, wanted)
+    weight, bias, d_last = flat(weight, wide), None if bias is None else flat(bias, wide), flat(d_last, wide)
+    x, window, d_y = dense(x), dense(window), dense(d_y)
+    mask = None if mask is None else mask.contiguous()
+    block = (
+        *_sizes(x, weight, offsets, back=True),
+        *(ELEMENTS[wide][0], 0, 0, int(silu), 1, pointer(offsets), pointer(mask)),
+        *(number for part in (x, window, d_y) for number in operand(part)),
+        *(pointer(part) for part in (weight, bias, None, None, d_last, *made)),
+    )
+    call("short_conv_backward", block)
+    d_x, d_weight, d_bias, d_window = made
+    return d_x, d_weight.sum(0), d_bias.sum(0), d_window
+
+
+def _room_back(d_y, d_last, x, weight, bias, window, mask, offsets, silu, wanted):
+    """Room for the gradients, those of weight and bias for each sequence."""
+    wide, rows = _wide(x, weight, bias, window), window.shape[0]
+    room = torch.empty if mask is None else torch.zeros
+    return (
+        room(x.shape if wanted[0] else (0,), dtype=wide),
+        torch.empty((rows, *weight.shape), dtype=wide),
+        torch.empty((rows, 0 if bias is None else weight.shape[0]), dtype=wide),
+        torch.empty(window.shape if wanted[3] else (0,), dtype=wide),
+    )
+
+
+def _shapes_back(*given):
+    d_x, d_weight, d_bias, d_window = _room_back(*given)
+    return d_x, d_weight.sum(0), d_bias.sum(0), d_window
+
+
+def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
+    *tensors, ctx.silu = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate(ctx: Any, d_y: Tensor, d_last: Tensor) -> tuple:
+    """The wanted gradients, each in the dtype of what it is of."""
+    x, weight, bias, window, mask, offsets = ctx.saved_tensors
+    given = (x, weight, bias, window)
+    if torch.is_grad_enabled():
+
+        def compute() -> tuple[Tensor, Tensor]:
+            return convolved(x, weight, bias, window, mask, offsets, silu=ctx.silu)
+
+        return (*gradients_again(given, compute, (d_y, d_last)), None, None, None)
+    wanted = list(ctx.needs_input_grad[:4])
+    made = _BACKWARD(d_y, d_last, x, weight, bias, window, mask, offsets, ctx.silu, wanted)
+    grads = (
+        d.to(part.dtype) if part is not None and want else None
+        for part, d, want in zip(given, made, wanted, strict=True)
+    )
+    return (*grads, None, None, None)
+
+
+def convolved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    window: Tensor,
+    mask: Tensor | None,
+    offsets: Tensor | None,
+    *,
+    silu: bool,
+) -> tuple[Tensor, Tensor]:
+    """What the operator returns, by torch."""
+    rows = None if mask is None else masked_rows(mask)
+    if offsets is not None:
+        rows = packed_rows(offsets.tolist(), mask)
+    steps = x if rows is None else rows.gather(x)
+    wide, length, width = _wide(x, weight, bias, window), steps.shape[1], weight.shape[1]
+    past = torch.cat([window.to(wide), steps.to(wide)], 1)
+    y = sum((past[:, i : i + length] * weight[:, i] for i in range(width)), start=past.new_zeros(()))
+    y = y if bias is None else y + bias
+    y = F.silu(y) if silu else y
+    counts = torch.full((len(steps),), length) if rows is None else rows.counts
+    last = (counts[:, None] + torch.arange(width - 1))[..., None].expand(-1, -1, x.shape[2])
+    return y if rows is None else rows.scatter(y), past.gather(1, last)
+
+
+OPERATORS.impl("short_conv", _forward, "CPU")
+OPERATORS.impl("short_conv_backward", _backward, "CPU")
+torch.library.register_fake("lavagna::short_conv", _room, lib=OPERATORS)
+torch.library.register_fake("lavagna::short_conv_backward", _shapes_back, lib=OPERATORS)
+torch.library.register_autograd("lavagna::short_conv", _differentiate, setup_context=_remember, lib=OPERATORS)
+_FORWARD = torch.ops.lavagna.short_conv.default
+_BACKWARD = torch.ops.lavagna.short_conv_backward.default
+
+
+@prepares(_FORWARD, in_place={1: 3})
+def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
+    x, weight, bias, window, mask, offsets, silu = arguments
+    wide = _wide(x, weight, bias, window)
+    ready = all(part is None or flat(part, wide) is part for part in (weight, bias))
+    if mask is not None or offsets is not None or not ready or dense(x) is not x or dense(window) is not window:
+        return None
+    return Call("lavagna_short_conv", packed(_block(*arguments, *made)))
+
+
+def short_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    window: Tensor,
+    *,
+    silu: bool,
+    real: Tensor | None = None,
+    offsets: list[int] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The convolved steps (b, t, c), in the dtype of x, and the windows after them, in that of x or wider."""
+    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
+    y, last = _FORWARD(x, weight, bias, window, real, borders, silu)
+    return y.to(x.dtype), last.to(torch.promote_types(window.dtype, x.dtype))
