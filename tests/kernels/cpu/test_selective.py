@@ -98,6 +98,18 @@ def test_masks_and_borders_in_any_place_change_nothing_of_the_rest():
         assert not any(x[~mask].any() for x in (found[0], found[1], found[3], found[4]))
 
 
+@pytest.mark.parametrize("n", [8, 16, 32])
+@pytest.mark.parametrize("c", [1, 33, 260])
+def test_a_single_step_on_whole_vectors_is_the_loops_and_a_masked_one_does_nothing(c, n):
+    some = drawn(t=1, c=c, n=n)
+    for own, right in zip(run(some, "cpu"), run(some, "torch"), strict=True):
+        assert difference(own, right) < 1e-12
+    mask = torch.tensor([[True], [False]])
+    y, memory = run(some, "cpu", mask=mask)
+    assert torch.equal(memory[0], run(some, "cpu")[1][0]) and torch.equal(memory[1], some.memory[1])
+    assert not y[1].any()
+
+
 def test_packed_rows_are_those_that_were_apart_to_the_bit():
     some = drawn(b=1, t=100, rows=3, dtype=torch.float32)
     y, memory = run(some, "cpu", cu_seqlens=[0, 10, 10, 100])

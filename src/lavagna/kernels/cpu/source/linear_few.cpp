@@ -30,7 +30,6 @@ struct Map {
 };
 
 using Floats = Vector<float>;
-typedef uint32_t Words __attribute__((vector_size(LAVAGNA_BYTES)));
 
 // A chunk of a row as vectors of floats. Narrow numbers are taken out of words by shifts: number i lies in part i % kParts,
 // and the numbers of x are spread the same way.

@@ -22,6 +22,22 @@ inline uint16_t to_bfloat(float x) {
     return uint16_t((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
+typedef uint32_t Words __attribute__((vector_size(LAVAGNA_BYTES)));
+typedef uint16_t Halves __attribute__((vector_size(LAVAGNA_BYTES / 2)));
+
+// A vector of bfloat16 to floats and back, rounded as single ones are.
+inline Vector<float> from_bfloats(const uint16_t* from) {
+    Halves bits;
+    std::memcpy(&bits, from, sizeof bits);
+    return (Vector<float>)(__builtin_convertvector(bits, Words) << 16);
+}
+inline void to_bfloats(uint16_t* to, Vector<float> x) {
+    const Words bits = (Words)x, rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    const Words number = (Words)(x == x);
+    const Halves narrow = __builtin_convertvector((rounded & number) | ((bits >> 16 | 0x40u) & ~number), Halves);
+    std::memcpy(to, &narrow, sizeof narrow);
+}
+
 // n numbers as T, side by side where they came side by side.
 template <class T, class From>
 inline void convert(T* to, const From* from, Index n) {
@@ -37,6 +53,11 @@ inline void convert(T* to, const uint16_t* from, Index n) {
             store_vector(to + i, (Vector<T>)(__builtin_convertvector(half, typename Types<T>::Bits) << 16));
         }
     for (; i < n; ++i) to[i] = T(from_bfloat(from[i]));
+}
+inline void convert(float* to, const uint16_t* from, Index n) {
+    Index i = 0;
+    for (; i + kLanes<float> <= n; i += kLanes<float>) store_vector(to + i, from_bfloats(from + i));
+    for (; i < n; ++i) to[i] = from_bfloat(from[i]);
 }
 inline void convert(float* to, const float* from, Index n) { std::memcpy(to, from, n * sizeof(float)); }
 inline void convert(double* to, const double* from, Index n) { std::memcpy(to, from, n * sizeof(double)); }
@@ -110,6 +131,12 @@ __attribute__((noinline)) void unpack_bfloat(uint16_t* to, const T* row, Index n
             std::memcpy(to + i, &half, sizeof half);
         }
     for (; i < n; ++i) to[i] = to_bfloat(float(row[i]));
+}
+
+inline void unpack_bfloat(uint16_t* to, const float* row, Index n) {
+    Index i = 0;
+    for (; i + kLanes<float> <= n; i += kLanes<float>) to_bfloats(to + i, load_vector(row + i));
+    for (; i < n; ++i) to[i] = to_bfloat(row[i]);
 }
 
 template <class N>

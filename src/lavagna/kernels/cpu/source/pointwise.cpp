@@ -41,19 +41,26 @@ struct Task {
 
 constexpr Index kBlock = 256;
 
-struct Narrow {
-    uint16_t bits;
-};
-template <class T>
-inline T wide(T x) { return x; }
-inline float wide(Narrow x) { return from_bfloat(x.bits); }
+constexpr Index kBytes[] = {4, 8, 2, 8, 1};
 
 template <class T, class From>
 inline void spread(T* to, const From* from, Index stride, Index n) {
-    if (stride == 1)
-        for (Index i = 0; i < n; ++i) to[i] = T(wide(from[i]));
-    else
-        for (Index i = 0; i < n; ++i) to[i] = T(wide(from[i * stride]));
+    for (Index i = 0; i < n; ++i) to[i] = T(from[i * stride]);
+}
+template <class T>
+inline void spread(T* to, const uint16_t* from, Index stride, Index n) {
+    if (stride == 1) return convert(to, from, n);
+    for (Index i = 0; i < n; ++i) to[i] = T(from_bfloat(from[i * stride]));
+}
+
+template <class T, class To>
+inline void collect(To* to, const T* from, Index stride, Index n) {
+    for (Index i = 0; i < n; ++i) to[i * stride] = To(from[i]);
+}
+template <class T>
+inline void collect(uint16_t* to, const T* from, Index stride, Index n) {
+    if (stride == 1) return unpack_bfloat(to, from, n);
+    for (Index i = 0; i < n; ++i) to[i * stride] = to_bfloat(float(from[i]));
 }
 
 template <class T>
@@ -63,12 +70,25 @@ constexpr Index kOwn = sizeof(T) == 8 ? kDouble : kFloat;
 template <class T>
 inline const T* fetch(const Term& term, Index at, Index n, T* room) {
     const Index stride = term.stride[3];
-    if (term.kind == kOwn<T> && stride == 1 && n % kLanes<T> == 0) return (const T*)term.data + at;
-    if (term.kind == kFloat) spread(room, (const float*)term.data + at, stride, n);
-    else if (term.kind == kDouble) spread(room, (const double*)term.data + at, stride, n);
-    else if (term.kind == kBfloat) spread(room, (const Narrow*)term.data + at, stride, n);
-    else if (term.kind == kInteger) spread(room, (const int64_t*)term.data + at, stride, n);
-    else spread(room, (const uint8_t*)term.data + at, stride, n);
+    if (!stride && n > 1) {
+        const T only = *fetch(term, at, 1, room);
+        for (Index i = 0; i < n; i += kLanes<T>) store_vector(room + i, all<T>(only));
+        return room;
+    }
+    if (term.kind == kOwn<T> && stride == 1) {
+        if (n % kLanes<T> == 0) return (const T*)term.data + at;
+        std::memcpy(room, (const T*)term.data + at, n * sizeof(T));
+    } else if (term.kind == kFloat) {
+        spread(room, (const float*)term.data + at, stride, n);
+    } else if (term.kind == kDouble) {
+        spread(room, (const double*)term.data + at, stride, n);
+    } else if (term.kind == kBfloat) {
+        spread(room, (const uint16_t*)term.data + at, stride, n);
+    } else if (term.kind == kInteger) {
+        spread(room, (const int64_t*)term.data + at, stride, n);
+    } else {
+        spread(room, (const uint8_t*)term.data + at, stride, n);
+    }
     for (Index i = n; i % kLanes<T>; ++i) room[i] = 0;
     return room;
 }
@@ -76,14 +96,27 @@ inline const T* fetch(const Term& term, Index at, Index n, T* room) {
 template <class T>
 inline void give(const Term& term, Index at, Index n, const T* from) {
     const Index stride = term.stride[3];
-    for (Index i = 0; i < n; ++i) {
-        const Index to = at + i * stride;
-        if (term.kind == kFloat) ((float*)term.data)[to] = float(from[i]);
-        else if (term.kind == kDouble) ((double*)term.data)[to] = double(from[i]);
-        else if (term.kind == kBfloat) ((uint16_t*)term.data)[to] = to_bfloat(float(from[i]));
-        else if (term.kind == kInteger) ((int64_t*)term.data)[to] = int64_t(from[i]);
-        else ((uint8_t*)term.data)[to] = from[i] != 0;
+    if (term.kind == kOwn<T> && stride == 1) {
+        std::memcpy((T*)term.data + at, from, n * sizeof(T));
+    } else if (term.kind == kFloat) {
+        collect((float*)term.data + at, from, stride, n);
+    } else if (term.kind == kDouble) {
+        collect((double*)term.data + at, from, stride, n);
+    } else if (term.kind == kBfloat) {
+        collect((uint16_t*)term.data + at, from, stride, n);
+    } else if (term.kind == kInteger) {
+        collect((int64_t*)term.data + at, from, stride, n);
+    } else {
+        for (Index i = 0; i < n; ++i) ((uint8_t*)term.data)[at + i * stride] = from[i] != 0;
     }
+}
+
+// A row as it is, from number to number; false where it is not dense, or kept as something else.
+inline bool moved(const Term& to, Index at, const Term& from, Index start, Index n) {
+    if (to.kind != from.kind || to.stride[3] != 1 || from.stride[3] != 1) return false;
+    const Index bytes = kBytes[to.kind];
+    std::memcpy((char*)to.data + at * bytes, (const char*)from.data + start * bytes, n * bytes);
+    return true;
 }
 
 template <class T, class Each>
@@ -203,6 +236,7 @@ void compute(const Task& task, T* out, const T* a, const T* b, const T* c, Index
 template <class T>
 void pointwise(const Task& task, const Index* start) {
     const Term& result = task.term[0];
+    if (task.code == kCopy && moved(result, start[0], task.term[1], start[1], task.size[3])) return;
     T room[4][kBlock];
     for (Index x = 0; x < task.size[3]; x += kBlock) {
         const Index n = task.size[3] - x < kBlock ? task.size[3] - x : kBlock;
@@ -266,6 +300,7 @@ template <class T>
 void gather(const Task& task, const Index* start) {
     const Term &out = task.term[0], &from = task.term[1], &index = task.term[2];
     const auto* place = (const int64_t*)index.data + start[2];
+    if (!index.stride[3] && moved(out, start[0], from, start[1] + place[0] * task.along, task.size[3])) return;
     T room[kBlock];
     const Index step = index.stride[3] ? 1 : kBlock;
     for (Index x = 0; x < task.size[3]; x += step) {

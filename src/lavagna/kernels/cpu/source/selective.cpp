@@ -213,10 +213,55 @@ class Share {
     T *d_b_ = nullptr, *d_c_ = nullptr, *d_a_ = nullptr, *d_skip_ = nullptr;
 };
 
+// One step of some channels: a vector holds neighboring keys of one channel, as the state and A are given, so that nothing is
+// turned, and the state may go where it was.
+template <class T>
+void step(const Scan& call, Index row, Index first, Index count) {
+    constexpr Index lanes = kLanes<T>;
+    const Index keys = call.keys, at = (row * call.channels + first) * keys;
+    const T *const state = (const T*)call.state + at, *const rates = (const T*)call.a + first * keys;
+    T* const last = (T*)call.last + at;
+    if (call.mask && !call.mask[row]) {
+        if (last != state) std::memcpy(last, state, count * keys * sizeof(T));
+        return;
+    }
+    Scratch<T> room(3 * count + 2 * keys);
+    T *const x = room.get(), *const dt = x + count, *const y = dt + count, *const b = y + count, *const c = b + keys;
+    read(x, call.x, call.x.at(row, 0, 0) + first, count);
+    read(dt, call.dt, call.dt.at(row, 0, 0) + first, count);
+    read(b, call.b, call.b.at(row, 0, 0), keys);
+    read(c, call.c, call.c.at(row, 0, 0), keys);
+    const Vector<T> base = all<T>(T(1.4426950408889634));
+    const T* const skip = (const T*)call.skip;
+    for (Index i = 0; i < count; i += 4) {
+        const Index many = count - i < 4 ? count - i : 4;
+        Vector<T> sums[4] = {};
+        for (Index j = 0; j < many; ++j) {
+            const Vector<T> now = all(dt[i + j]), write = all(dt[i + j] * x[i + j]);
+            for (Index n = 0; n < keys; n += lanes) {
+                const Index place = (i + j) * keys + n;
+                const Vector<T> rate = finite(Real<T>::load(rates + place)).re * base;
+                const Vector<T> memory = survive<T, true>(now, rate).of(load_vector(state + place), write * load_vector(b + n));
+                store_vector(last + place, memory);
+                sums[j] += memory * load_vector(c + n);
+            }
+        }
+        T four[4];
+        sum_four(sums, four);
+        for (Index j = 0; j < many; ++j) y[i + j] = four[j] + (skip ? skip[first + i + j] * x[i + j] : T(0));
+    }
+    unpack<Real<T>>(call.output, call.element, row * call.channels + first, y, count);
+}
+
 template <class T>
 void run(const Scan& call, bool back) {
     const Index parts = (call.channels + call.share - 1) / call.share, tasks = call.rows * parts;
+    const bool single = !back && call.steps == 1 && !call.offsets && !call.kept && call.keys % kLanes<T> == 0;
     auto task = [&](Index i) {
+        if (single) {
+            const Index first = i % parts * call.share, left = call.channels - first;
+            return step<T>(call, i / parts, first, left < call.share ? left : call.share);
+        }
         Share<T> share(call, i / parts, i % parts, back);
         back ? share.backward() : share.forward();
     };
