@@ -80,8 +80,10 @@ def test_a_bonus_beyond_all_floats_is_the_recurrence_in_float64(device, u):
     narrow, single = copy.deepcopy(layer).float(), x.detach().float().requires_grad_()
     y = narrow(single).y
     assert distance(y.double(), right) < 1e-5
+    # Some gradients are zero as sums of what is as large as the others.
+    largest = max(wanted.abs().max() for wanted in grads)
     for ours, wanted in zip(torch.autograd.grad(y.sum(), [single, *narrow.parameters()]), grads, strict=True):
-        assert ours.isfinite().all() and (ours - wanted).abs().max() < 1e-4 * (1 + wanted.abs().max())
+        assert ours.isfinite().all() and (ours - wanted).abs().max() < 1e-4 * largest
     assert not narrow(torch.zeros_like(single)).y.isnan().any()
 
 

@@ -26,9 +26,11 @@ from lavagna.kernels.cpu.operands import (
 from lavagna.kernels.cpu.prepared import Call, prepares
 
 # Steps of a segment at most, and numbers of its rows of keys: what stays in the second cache with a segment's states.
-LONGEST, NUMBERS = 64, 8192
+LONGEST, NUMBERS = 32, 8192
 # The backward pass divides a head's values where heads are few. By the shape alone: no sum may depend on the threads.
-PARTS, LEAST = 8, 32
+PARTS = 4
+# Values of a head that stay together in its parts, as the kernel has them.
+BLOCK = 64
 
 OPERATORS.define(
     "recurrence(Tensor q, Tensor k, Tensor v, Tensor? log_decay, Tensor? step, Tensor? erase, Tensor? right, "
@@ -68,9 +70,8 @@ class Sizes(NamedTuple):
 
     def divided(self, tasks: int) -> "Sizes":
         """The same with each head's values in parts, so that there are about as many tasks as wanted."""
-        wanted = min(-(-tasks // max(self.rows * self.heads, 1)), self.values // LEAST)
-        share = -(-self.values // max(wanted, 1))
-        return self._replace(parts=-(-self.values // max(share, 1)) or 1)
+        wanted = -(-tasks // max(self.rows * self.heads, 1))
+        return self._replace(parts=max(1, min(wanted, -(-self.values // BLOCK))))
 
     def kept(self, wide: torch.dtype, apart: bool) -> tuple[int | torch.SymInt, ...]:
         """The shape of the states in front of segments, their rows of keys in whole vectors."""

@@ -18,11 +18,15 @@ def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
     _, _, found, kept = output
     ctx.save_for_backward(*tensors, found, kept)
     ctx.decayed, ctx.before = decayed, before
+    # Else zeros as large as what is kept for the backward pass would be made.
+    ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, d_output: Tensor, d_last: Tensor, *_: Any) -> tuple:
+def _differentiate(ctx: Any, d_output: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple:
     """Gradients of every tensor, reduced to the axes it came with."""
     q, k, v, log_decay, step, erase, right, state, mask, offsets, found, kept = ctx.saved_tensors
+    d_output = state.new_zeros(v.shape) if d_output is None else d_output
+    d_last = torch.zeros_like(state) if d_last is None else d_last
     given = (q, k, v, log_decay, step, erase, right, state)
     if torch.is_grad_enabled():
         return (*_again(ctx, given, mask, offsets, d_output, d_last), None, None, None, None, None)

@@ -160,11 +160,15 @@ def _shapes_back(*given):
 
 def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
     ctx.save_for_backward(*inputs[:-1], output[2])
+    # Else zeros as large as what is kept for the backward pass would be made.
+    ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, d_y: Tensor, d_last: Tensor, *_: Any) -> tuple:
+def _differentiate(ctx: Any, d_y: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple:
     """Gradients of every tensor, in its dtype."""
     x, dt, A, B, C, D, state, mask, offsets, kept = ctx.saved_tensors
+    d_y = state.new_zeros(x.shape) if d_y is None else d_y
+    d_last = torch.zeros_like(state) if d_last is None else d_last
     given = (x, dt, A, B, C, D, state)
     if torch.is_grad_enabled():
         return (*_again(given, mask, offsets, d_y, d_last), None, None, None)

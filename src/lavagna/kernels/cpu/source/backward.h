@@ -15,19 +15,22 @@ namespace lavagna {
 // Gradients of one segment's rows of keys and of values, laid out as the segment is.
 template <class N>
 struct Gradients {
-    typename N::Scalar *q, *k, *rest, *erase, *right, *v, *output;
+    using T = typename N::Scalar;
+    T *q, *k, *rest, *erase, *right;
+    Lines<T> v;
+    Lines<const T> output, found;
 };
 
 // States before each step and after the last, (size + 1, kMany, key_row), from the one in front.
 template <class N, bool kDecay, Rank kRank, int kMany>
-void recall(const Segment<N>& s, Index value, const typename N::Scalar* found, typename N::Scalar* states) {
+void recall(const Segment<N>& s, Index value, Lines<const typename N::Scalar> found, typename N::Scalar* states) {
     using T = typename N::Scalar;
     constexpr Index one = kLanes<T> * N::kParts;
     const Index key_row = s.key_row, state = kMany * key_row;
     for (Index t = 0; t < s.size; ++t) {
         const Rows<N> rows(s, t);
-        const T* kept = found + t * s.value_row;
-        const T* values = kRank == Rank::kShared ? kept : s.v + t * s.value_row;
+        const T* kept = kRank == Rank::kNone ? nullptr : found[t];
+        const T* values = kRank == Rank::kShared ? kept : s.v[t];
         N fresh[kMany], was[kMany];
 #pragma GCC unroll 8
         for (int r = 0; r < kMany; ++r) {
@@ -53,8 +56,8 @@ void recall(const Segment<N>& s, Index value, const typename N::Scalar* found, t
 // Back over one segment for kMany rows from `value` on; `gradient` (kMany, key_row) is that of the last state and then of the
 // first. Adds to the gradients of keys, sets those of values.
 template <class N, bool kDecay, Rank kRank, int kMany>
-void unfold(const Segment<N>& s, bool before, Index value, const typename N::Scalar* found,
-            const typename N::Scalar* states, typename N::Scalar* gradient, const Gradients<N>& d) {
+void unfold(const Segment<N>& s, bool before, Index value, const typename N::Scalar* states,
+            typename N::Scalar* gradient, const Gradients<N>& d) {
     using T = typename N::Scalar;
     constexpr Index one = kLanes<T> * N::kParts;
     constexpr bool ranked = kRank != Rank::kNone;
@@ -64,19 +67,19 @@ void unfold(const Segment<N>& s, bool before, Index value, const typename N::Sca
     N d_output[kMany], fresh[kMany], was[kMany], d_fresh[kMany], d_was[kMany];
     T total[kMany * N::kParts];
     for (Index t = s.size - 1; t >= 0; --t) {
-        const Index row = t * key_row, values = t * s.value_row;
+        const Index row = t * key_row;
         const Rows<N> rows(s, t);
         T *const d_k_row = d.k + row, *const d_right_row = d.right + row, *const d_rest_row = d.rest + row;
         T* const d_erase_row = d.erase + row;
         const T *const old = states + t * state, *const now = old + state;
         // Behind the last step lie a query and a gradient of zero, and a row for the gradient of that query.
-        const T* const q = s.q + (before ? t + 1 : t) * key_row;
+        const T* const q = s.q[before ? t + 1 : t];
         T* const d_q_row = d.q + (before ? t + 1 : t) * key_row;
 #pragma GCC unroll 8
         for (int r = 0; r < kMany; ++r) {
-            d_output[r] = N::splat(d.output + (before ? t + 1 : t) * s.value_row, value + r);
-            fresh[r] = N::splat(kRank == Rank::kShared ? found + values : s.v + values, value + r).conj();
-            was[r] = kRank == Rank::kOwn ? N::splat(found + values, value + r).conj() : N::zero();
+            d_output[r] = N::splat(d.output[before ? t + 1 : t], value + r);
+            fresh[r] = N::splat(kRank == Rank::kShared ? d.found[t] : s.v[t], value + r).conj();
+            was[r] = kRank == Rank::kOwn ? N::splat(d.found[t], value + r).conj() : N::zero();
             d_fresh[r] = d_was[r] = N::zero();
         }
         for (Index j = 0; j < key_row; j += one) {
@@ -111,7 +114,7 @@ void unfold(const Segment<N>& s, bool before, Index value, const typename N::Sca
             if (kRank == Rank::kOwn) d_right.store(d_right_row + j);
         }
         sums<kMany>(d_fresh, total);
-        put<N, kMany>(d.v + values, value, total);
+        put<N, kMany>(d.v[t], value, total);
         if (kRank == Rank::kOwn) sums<kMany>(d_was, total);
         if (ranked)
 #pragma GCC unroll 8
@@ -140,12 +143,12 @@ void unfold(const Segment<N>& s, bool before, Index value, const typename N::Sca
     }
     if (!before || !s.size) return;
     for (Index j = 0; j < key_row; j += one) {
-        const N looked = N::load(s.q + j).conj();
+        const N looked = N::load(s.q.at + j).conj();
         N d_q = N::load(d.q + j);
 #pragma GCC unroll 8
         for (int r = 0; r < kMany; ++r) {
             T* at = gradient + r * key_row + j;
-            const N given = N::splat(d.output, value + r);
+            const N given = N::splat(d.output.at, value + r);
             d_q = add(N::load(states + r * key_row + j).conj(), given, d_q);
             add(looked, given, N::load(at)).store(at);
         }

@@ -17,19 +17,25 @@ struct Rows {
 
     template <class S>
     Rows(const S& s, Index t)
-        : q(s.q + t * s.key_row),
-          k(s.k + t * s.key_row),
+        : q(s.q[t]),
+          k(s.k[t]),
           rest(s.rest + t * s.key_row),
           keep(s.keep + t * s.key_row),
           erase(s.erase + t * s.key_row),
-          right(s.right + t * s.key_row) {}
+          right(s.right[t]) {}
+};
+
+// Where the fold writes what it reads, and what each step wrote or found.
+template <class T>
+struct Reads {
+    Lines<T> output, found;
 };
 
 // One step of one vector of the memory: keep S + (rest S + write).
 template <bool kDecay, class N>
 inline N faded(N memory, N rest, Mask<typename N::Scalar> keep, N write) {
     if constexpr (!kDecay) return memory + write;
-    return memory.kept(keep) + add(rest, memory, write);
+    return kept_besides(memory, keep, add(rest, memory, write));
 }
 
 // What goes into a key: the key times what is new, and, with a vector of its own, less what was found along `right`.
@@ -41,13 +47,12 @@ inline N written(N k, N fresh, N right, N found) {
 // kWide vectors of columns, from `column` scalars into the rows of values; `tile` holds them key by key.
 template <class N, bool kDecay, Rank kRank, int kWide>
 void fold_columns(const Segment<N>& s, bool before, Index column, typename N::Scalar* tile,
-                  typename N::Scalar* output, typename N::Scalar* found) {
+                  const Reads<typename N::Scalar>& to) {
     using T = typename N::Scalar;
     constexpr Index one = kLanes<T> * N::kParts;
     constexpr bool ranked = kRank != Rank::kNone;
     const Index keys = s.call_.keys;
-    const T* q = s.q + (before ? s.key_row : 0);
-    T* out = output + column + (before ? s.value_row : 0);
+    const Index later = before ? 1 : 0;
     N next[kWide], read[kWide];
 #pragma GCC unroll 8
     for (int w = 0; w < kWide; ++w) next[w] = read[w] = N::zero();
@@ -57,24 +62,24 @@ void fold_columns(const Segment<N>& s, bool before, Index column, typename N::Sc
             for (int w = 0; w < kWide; ++w) {
                 const N memory = N::load(tile + (i * kWide + w) * one);
                 if (ranked) next[w] = add(N::splat(s.erase, i), memory, next[w]);
-                if (before) read[w] = add(N::splat(s.q, i), memory, read[w]);
+                if (before) read[w] = add(N::splat(s.q.at, i), memory, read[w]);
             }
         if (before)
 #pragma GCC unroll 8
-            for (int w = 0; w < kWide; ++w) read[w].store(output + column + w * one);
+            for (int w = 0; w < kWide; ++w) read[w].store(to.output.at + column + w * one);
     }
     for (Index t = 0; t < s.size; ++t) {
         N was[kWide], fresh[kWide];
 #pragma GCC unroll 8
         for (int w = 0; w < kWide; ++w) {
             was[w] = next[w];
-            fresh[w] = N::load(s.v + t * s.value_row + column + w * one);
+            fresh[w] = N::load(s.v[t] + column + w * one);
             if (kRank == Rank::kShared) fresh[w] = fresh[w] - was[w];
-            if (ranked) (kRank == Rank::kShared ? fresh[w] : was[w]).store(found + t * s.value_row + column + w * one);
+            if (ranked) (kRank == Rank::kShared ? fresh[w] : was[w]).store(to.found[t] + column + w * one);
             next[w] = read[w] = N::zero();
         }
         const Rows<N> rows(s, t);
-        const T *const looks = q + t * s.key_row, *const erases = rows.erase + s.key_row;
+        const T *const looks = s.q[t + later], *const erases = rows.erase + s.key_row;
         T* at = tile;
         for (Index i = 0; i < keys; ++i) {
             const N k = N::splat(rows.k, i), looked = N::splat(looks, i);
@@ -91,18 +96,22 @@ void fold_columns(const Segment<N>& s, bool before, Index column, typename N::Sc
             }
         }
 #pragma GCC unroll 8
-        for (int w = 0; w < kWide; ++w) read[w].store(out + t * s.value_row + w * one);
+        for (int w = 0; w < kWide; ++w) read[w].store(to.output[t + later] + column + w * one);
     }
 }
 
-// The sums over the lanes of kMany vectors, 1 or 4, and of their imaginary parts, kMany further on.
+// The sums over the lanes of kMany vectors, 1 or a multiple of 4, and of their imaginary parts, kMany further on.
 template <int kMany, class T>
 inline void sums(const Real<T>* x, T* out) {
     if constexpr (kMany == 1) {
         out[0] = sum<T>(x[0].re);
     } else {
-        const Vector<T> re[4] = {x[0].re, x[1].re, x[2].re, x[3].re};
-        sum_four(re, out);
+        static_assert(kMany % 4 == 0);
+#pragma GCC unroll 8
+        for (int r = 0; r < kMany; r += 4) {
+            const Vector<T> re[4] = {x[r].re, x[r + 1].re, x[r + 2].re, x[r + 3].re};
+            sum_four(re, out + r);
+        }
     }
 }
 template <int kMany, class T>
@@ -111,9 +120,13 @@ inline void sums(const Complex<T>* x, T* out) {
         out[0] = sum<T>(x[0].re);
         out[1] = sum<T>(x[0].im);
     } else {
-        const Vector<T> re[4] = {x[0].re, x[1].re, x[2].re, x[3].re}, im[4] = {x[0].im, x[1].im, x[2].im, x[3].im};
-        sum_four(re, out);
-        sum_four(im, out + 4);
+#pragma GCC unroll 8
+        for (int r = 0; r < kMany; r += 4) {
+            const Vector<T> re[4] = {x[r].re, x[r + 1].re, x[r + 2].re, x[r + 3].re};
+            const Vector<T> im[4] = {x[r].im, x[r + 1].im, x[r + 2].im, x[r + 3].im};
+            sum_four(re, out + r);
+            sum_four(im, out + kMany + r);
+        }
     }
 }
 
@@ -129,24 +142,23 @@ inline Complex<T> splat_sum(Complex<T>, const T* x, int r) {
 // Put the sums where the numbers of rows `value` on lie in a row of values.
 template <class N, int kMany>
 inline void put(typename N::Scalar* row, Index value, const typename N::Scalar* x) {
+    if constexpr (N::kParts == 1) return (void)std::memcpy(row + value, x, kMany * sizeof(typename N::Scalar));
 #pragma GCC unroll 8
     for (int r = 0; r < kMany; ++r)
         for (int part = 0; part < N::kParts; ++part)
             row[place<N>(value + r) + part * kLanes<typename N::Scalar>] = x[part * kMany + r];
 }
 
-// kMany rows of values from `value` on, one after the other in `given` and then in `tile`, which may be the same. The same
-// fold, summed over the lanes.
+// kMany rows of values from `value` on; `tile` holds them one after the other. The same fold, summed over the lanes.
 template <class N, bool kDecay, Rank kRank, int kMany>
-void fold_rows(const Segment<N>& s, bool before, Index value, const typename N::Scalar* given, typename N::Scalar* tile,
-               typename N::Scalar* output, typename N::Scalar* found) {
+void fold_rows(const Segment<N>& s, bool before, Index value, typename N::Scalar* tile,
+               const Reads<typename N::Scalar>& to) {
     using T = typename N::Scalar;
     constexpr Index one = kLanes<T> * N::kParts;
     constexpr bool ranked = kRank != Rank::kNone;
     for (Index t = 0; t < s.size; ++t) {
         const Rows<N> rows(s, t);
         const Index key_row = s.key_row;
-        const T* const memories = t ? tile : given;
         N was[kMany], fresh[kMany], read[kMany];
         T total[kMany * N::kParts];
 #pragma GCC unroll 8
@@ -155,14 +167,14 @@ void fold_rows(const Segment<N>& s, bool before, Index value, const typename N::
             for (Index j = 0; j < key_row; j += one)
 #pragma GCC unroll 8
                 for (int r = 0; r < kMany; ++r) {
-                    const N memory = N::load(memories + r * key_row + j);
+                    const N memory = N::load(tile + r * key_row + j);
                     if (ranked) was[r] = add(N::load(rows.erase + j), memory, was[r]);
                     if (before) read[r] = add(N::load(rows.q + j), memory, read[r]);
                 }
         if (ranked) sums<kMany>(was, total);
 #pragma GCC unroll 8
         for (int r = 0; r < kMany; ++r) {
-            fresh[r] = N::splat(s.v + t * s.value_row, value + r);
+            fresh[r] = N::splat(s.v[t], value + r);
             if (!ranked) continue;
             was[r] = splat_sum<kMany>(N::zero(), total, r);
             if (kRank == Rank::kShared) fresh[r] = fresh[r] - was[r];
@@ -171,7 +183,7 @@ void fold_rows(const Segment<N>& s, bool before, Index value, const typename N::
                 total[part * kMany + r] = (part ? imaginary(kept) : kept.re)[0];
             }
         }
-        if (ranked) put<N, kMany>(found + t * s.value_row, value, total);
+        if (ranked) put<N, kMany>(to.found[t], value, total);
         for (Index j = 0; j < key_row; j += one) {
             const N k = N::load(rows.k + j), looked = N::load(rows.q + j);
             const N rest = kDecay ? N::load(rows.rest + j) : N::zero();
@@ -179,14 +191,14 @@ void fold_rows(const Segment<N>& s, bool before, Index value, const typename N::
             const N right = kRank == Rank::kOwn ? N::load(rows.right + j) : N::zero();
 #pragma GCC unroll 8
             for (int r = 0; r < kMany; ++r) {
-                const N own = N::load(memories + r * key_row + j);
-                const N memory = faded<kDecay>(own, rest, keep, written<kRank>(k, fresh[r], right, was[r]));
-                memory.store(tile + r * key_row + j);
+                T* at = tile + r * key_row + j;
+                const N memory = faded<kDecay>(N::load(at), rest, keep, written<kRank>(k, fresh[r], right, was[r]));
+                memory.store(at);
                 if (!before) read[r] = add(looked, memory, read[r]);
             }
         }
         sums<kMany>(read, total);
-        put<N, kMany>(output + t * s.value_row, value, total);
+        put<N, kMany>(to.output[t], value, total);
     }
 }
 

@@ -54,7 +54,7 @@ void fold_heads(const Extent& e, const Step<N>& s, const typename N::Scalar* fro
                     now = {survive<T>(load_vector(s.x + j * one)).of(was.re, write.re)};
                 } else {
                     const Index d = (j * decays + (decays == 1 ? 0 : n)) * one;
-                    now = was.kept((Mask<T>)load_vector(s.keep + d)) + add(N::load(s.rest + d), was, write);
+                    now = kept_besides(was, (Mask<T>)load_vector(s.keep + d), add(N::load(s.rest + d), was, write));
                 }
                 now.store(to + at);
                 if (kRead == Read::kAfter) read = add(q, now, read);
@@ -100,7 +100,7 @@ void unfold_heads(const Extent& e, const Step<N>& s, const Back<N>& d) {
                 N g = N::load(d.memory + at);
                 if (!kBefore) g = add(d_output, q, g);
                 d_v = add(g, k, d_v);
-                N faded = add(rest, g, g.kept((Mask<T>)load_vector(s.keep + decay * one)));
+                N faded = kept_besides(g, (Mask<T>)load_vector(s.keep + decay * one), rest * g);
                 const N logarithm = was * faded;
                 if (decays == 1) faint = faint + logarithm;
                 else gather(d.d_x, decay, logarithm, first);

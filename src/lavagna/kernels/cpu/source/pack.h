@@ -145,20 +145,65 @@ inline void unpack(void* to, Index element, Index offset, const typename N::Scal
     else unpack_row(N::zero(), (typename N::Scalar*)to + offset * N::kParts, row, n);
 }
 
-// Memory of one thread's work, on lines of the cache; given back at the end.
+// The element of a wide number.
+template <class T>
+constexpr Index wide_element() {
+    return Index(sizeof(T) == 8 ? Element::kDouble : Element::kFloat);
+}
+
+// Whether rows of n numbers as they lie in a tensor are rows as the loops have them.
+template <class N>
+inline bool lies_ready(const Call& call, Index element, Index complex, Index n) {
+    using T = typename N::Scalar;
+    return N::kParts == 1 && !complex && element == wide_element<T>() && n % kLanes<T> == 0 && !call.mask;
+}
+
+// What a thread has at hand for small scratches: a step would else spend its time in the allocator.
+class Arena {
+  public:
+#ifdef __SANITIZE_ADDRESS__
+    // Each scratch on its own, so that its borders are watched.
+    static constexpr size_t kBytes = 0;
+#else
+    static constexpr size_t kBytes = 1 << 16;
+#endif
+
+    void* take(size_t bytes) {
+        if (bytes > kBytes - used_) return nullptr;
+        used_ += bytes;
+        return bytes_ + used_ - bytes;
+    }
+    // The last that was taken.
+    void give(size_t bytes) { used_ -= bytes; }
+    static Arena& own() {
+        thread_local Arena arena;
+        return arena;
+    }
+
+  private:
+    alignas(64) char bytes_[kBytes + 64];
+    size_t used_ = 0;
+};
+
+// Memory of one thread's work, on lines of the cache, given back at the end: the last first, as scopes end.
 template <class T>
 class Scratch {
   public:
-    explicit Scratch(Index count) : data_(nullptr) {
-        // A line more, so that whole vectors behind the last row may be read.
-        if (posix_memalign((void**)&data_, 64, (count + 64 / sizeof(T)) * sizeof(T))) throw std::bad_alloc();
+    // A line more, so that whole vectors behind the last row may be read.
+    explicit Scratch(Index count) : bytes_((count * sizeof(T) + 127) / 64 * 64), at_hand_(true) {
+        data_ = (T*)Arena::own().take(bytes_);
+        if (data_) return;
+        at_hand_ = false;
+        if (posix_memalign((void**)&data_, 64, bytes_)) throw std::bad_alloc();
     }
-    ~Scratch() { std::free(data_); }
+    ~Scratch() { at_hand_ ? Arena::own().give(bytes_) : std::free(data_); }
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
     T* get() const { return data_; }
 
   private:
+    const size_t bytes_;
+    bool at_hand_;
     T* data_;
 };
 

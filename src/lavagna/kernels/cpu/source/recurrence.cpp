@@ -19,43 +19,50 @@ constexpr int kWide = 2;
 constexpr int kWide = 4;
 #endif
 
-// The state between calls, (values, keys) dense, and rows of it as loops have them.
+// Values that stay together: a multiple of what a loop takes, so no value's loop depends on how many parts there are, which
+// matters because a compiler may round two products and their sum in either order.
+constexpr Index kBlock = 64;
+// Rows of values side by side where a vector holds neighboring keys.
+constexpr int kRows = LAVAGNA_BYTES == 64 ? 8 : 4;
+
+// The state of some values of one head as rows that loops have, zero behind the last key: brought from a dense state
+// (values, keys), and in the end given to another, in which it lies from the start if its rows are those of the loops.
 template <class N>
 class Memory {
   public:
     using T = typename N::Scalar;
-    Memory(const Call& call, Index first, Index values)
-        : call_(call), first_(first), values_(values), key_row_(row_size<N>(call.keys)) {}
-
-    Index offset(Index row, Index head) const {
-        return ((row * call_.heads + head) * call_.values + first_) * call_.keys * N::kParts;
+    Memory(const Call& call, Index row, Index head, Index first, Index values, const void* from, void* to)
+        : keys_(call.keys),
+          values_(values),
+          key_row_(row_size<N>(keys_)),
+          to_((T*)to + offset(call, row, head, first)),
+          there_(N::kParts == 1 && key_row_ == keys_),
+          own_(there_ ? 0 : values * key_row_),
+          rows(there_ ? to_ : own_.get()) {
+        const T* given = (const T*)from + offset(call, row, head, first);
+        // The very state may be given that is to be written.
+        if (there_ && rows != given) std::memcpy(rows, given, values * keys_ * sizeof(T));
+        const Operand all{given, 0, 0, 0, 1, wide_element<T>(), N::kParts == 2};
+        for (Index r = 0; r < values && !there_; ++r) pack<N>(rows + r * key_row_, all, r * keys_, keys_);
     }
 
-    // Rows (values, key_row), zero behind the last key, from a state.
-    void take(const void* state, Index row, Index head, T* rows) const {
-        const Index width = call_.keys * N::kParts;
-        const T* from = (const T*)state + offset(row, head);
-        for (Index r = 0; r < values_; ++r) {
-            T* to = rows + r * key_row_;
-            if constexpr (N::kParts == 1) {
-                std::memcpy(to, from + r * width, width * sizeof(T));
-                std::memset(to + width, 0, (key_row_ - width) * sizeof(T));
-            } else {
-                const Operand one{from + r * width, 0, 0, 0, 1, Index(sizeof(T) == 8), 1};
-                pack<N>(to, one, 0, call_.keys);
-            }
-        }
-    }
-
-    void give(const T* rows, Index row, Index head, void* state) const {
-        T* to = (T*)state + offset(row, head);
-        for (Index r = 0; r < values_; ++r)
-            unpack_row(N::zero(), to + r * call_.keys * N::kParts, rows + r * key_row_, call_.keys);
+    void give() const {
+        for (Index r = 0; r < values_ && !there_; ++r)
+            unpack_row(N::zero(), to_ + r * keys_ * N::kParts, rows + r * key_row_, keys_);
     }
 
   private:
-    const Call& call_;
-    const Index first_, values_, key_row_;
+    static Index offset(const Call& call, Index row, Index head, Index first) {
+        return ((row * call.heads + head) * call.values + first) * call.keys * N::kParts;
+    }
+
+    const Index keys_, values_, key_row_;
+    T* const to_;
+    const bool there_;
+    const Scratch<T> own_;
+
+  public:
+    T* const rows;
 };
 
 // The blocks of columns: kWide vectors each, then single ones. Calls back with (width, offset into a row, into the tiles).
@@ -72,22 +79,36 @@ template <class N, bool kBack>
 void turn(typename N::Scalar* rows, typename N::Scalar* tiles, Index values, Index keys) {
     constexpr Index lanes = kLanes<typename N::Scalar>, one = lanes * N::kParts;
     const Index key_row = row_size<N>(keys), value_row = row_size<N>(values);
+    // Behind the last number lie zeros.
     if (!kBack) std::memset(tiles, 0, value_row * keys * sizeof(typename N::Scalar));
+    if (kBack && keys % lanes) std::memset(rows, 0, values * key_row * sizeof(typename N::Scalar));
     each_block<N>(value_row, keys, [&](int width, Index at, Index tile) {
         const Index first = at / N::kParts;
         const Index some = values - first < width * lanes ? values - first : width * lanes;
-        for (Index r = 0; r < some; ++r) {
-            auto* row = rows + (first + r) * key_row;
-            auto* column = tiles + tile + place<N>(r);
-            for (Index i = 0; i < keys; ++i)
+        // Squares of as many numbers as a vector has, and number by number where none fits.
+        using T = typename N::Scalar;
+        constexpr Index side = kLanes<T>;
+        for (Index r = 0; r < some; r += side)
+            for (Index i = 0; i < keys; i += side)
                 for (int part = 0; part < N::kParts; ++part) {
-                    auto &wide = row[place<N>(i) + part * lanes], &tall = column[i * width * one + part * lanes];
-                    if (kBack)
-                        wide = tall;
-                    else
-                        tall = wide;
+                    T* wide = rows + (first + r) * key_row + place<N>(i) + part * lanes;
+                    T* tall = tiles + tile + place<N>(r) + i * width * one + part * lanes;
+                    if (r + side <= some && i + side <= keys) {
+                        Vector<T> square[side];
+                        T* const from = kBack ? tall : wide;
+                        T* const to = kBack ? wide : tall;
+                        const Index apart = kBack ? width * one : key_row, to_apart = kBack ? key_row : width * one;
+                        for (Index p = 0; p < side; ++p) square[p] = load_vector(from + p * apart);
+                        transpose<T>(square);
+                        for (Index p = 0; p < side; ++p) store_vector(to + p * to_apart, square[p]);
+                        continue;
+                    }
+                    for (Index p = 0; p < side && r + p < some; ++p)
+                        for (Index j = 0; j < side && i + j < keys; ++j) {
+                            auto &here = wide[p * key_row + j], &there = tall[j * width * one + p];
+                            (kBack ? here : there) = kBack ? there : here;
+                        }
                 }
-        }
     });
 }
 
@@ -95,15 +116,13 @@ void turn(typename N::Scalar* rows, typename N::Scalar* tiles, Index values, Ind
 template <class N>
 struct Loops {
     using T = typename N::Scalar;
-    using Fold = void (*)(const Segment<N>&, bool, Index, T*, T*, T*);
-    using FoldRows = void (*)(const Segment<N>&, bool, Index, const T*, T*, T*, T*);
-    using Recall = void (*)(const Segment<N>&, Index, const T*, T*);
-    using Unfold = void (*)(const Segment<N>&, bool, Index, const T*, const T*, T*, const Gradients<N>&);
+    using Fold = void (*)(const Segment<N>&, bool, Index, T*, const Reads<T>&);
+    using Recall = void (*)(const Segment<N>&, Index, Lines<const T>, T*);
+    using Unfold = void (*)(const Segment<N>&, bool, Index, const T*, T*, const Gradients<N>&);
 
     bool decay;
     Rank rank;
-    Fold columns, column;
-    FoldRows rows, row;
+    Fold columns, column, rows, row;
     Recall recall_rows, recall_row;
     Unfold unfold_rows, unfold_row;
 
@@ -113,11 +132,11 @@ struct Loops {
                 kRank,
                 fold_columns<N, kDecay, kRank, kWide>,
                 fold_columns<N, kDecay, kRank, 1>,
-                fold_rows<N, kDecay, kRank, 4>,
+                fold_rows<N, kDecay, kRank, kRows>,
                 fold_rows<N, kDecay, kRank, 1>,
-                recall<N, kDecay, kRank, 4>,
+                recall<N, kDecay, kRank, kRows>,
                 recall<N, kDecay, kRank, 1>,
-                unfold<N, kDecay, kRank, 4>,
+                unfold<N, kDecay, kRank, kRows>,
                 unfold<N, kDecay, kRank, 1>};
     }
 
@@ -152,126 +171,122 @@ struct Recurrence {
 
     void forward() const {
         const Sequence own = sequence(call, row);
-        const Memory<N> memory(call, first, values);
+        const Memory<N> memory(call, row, head, first, values, call.state, call.last);
         Segment<N> s(call, loops.decay, loops.rank, own.batch, head, first, values);
-        if (call.steps == 1 && !call.offsets && !call.kept && N::kParts == 1 && s.key_row == call.keys) {
-            const Index at = memory.offset(row, head);
-            return step(s, (const T*)call.state + at, (T*)call.last + at);
-        }
-        Scratch<T> rows(values * s.key_row), tiles(s.value_row * call.keys);
+        // Of the whole head, so that no part of it goes another way.
+        const bool columns = call.values >= kLanes<T> && own.end - own.first >= kFew;
+        Scratch<T> tiles(columns ? s.value_row * call.keys : 0);
         Scratch<T> output((call.segment + 1) * s.value_row), found(call.segment * s.value_row);
-        memory.take(call.state, row, head, rows.get());
-        const bool columns = values >= kLanes<T> && own.end - own.first >= kFew;
-        if (columns) turn<N, false>(rows.get(), tiles.get(), values, call.keys);
+        if (columns) turn<N, false>(memory.rows, tiles.get(), values, call.keys);
         for (Index start = own.first, piece = 0; start < own.end; start += call.segment, ++piece) {
             const Index end = start + call.segment < own.end ? start + call.segment : own.end;
             if (call.kept) {
-                if (columns) turn<N, true>(rows.get(), tiles.get(), values, call.keys);
-                std::memcpy((T*)call.kept + kept_at(own, piece), rows.get(), values * s.key_row * sizeof(T));
+                T* kept = (T*)call.kept + kept_at(own, piece);
+                if (columns) turn<N, true>(kept, tiles.get(), values, call.keys);
+                else std::memcpy(kept, memory.rows, values * s.key_row * sizeof(T));
             }
             s.bring(start, end);
+            const Reads<T> to{given(s, call.output, call.element, output.get(), start, !call.before),
+                              given(s, call.found, wide(), found.get(), start, call.found)};
             if (columns)
                 each_block<N>(s.value_row, call.keys, [&](int width, Index at, Index tile) {
                     const auto fold = width == 1 ? loops.column : loops.columns;
-                    fold(s, call.before, at, tiles.get() + tile, output.get(), found.get());
+                    fold(s, call.before, at, tiles.get() + tile, to);
                 });
             else
                 each_rows([&](bool many, Index r) {
-                    T* own = rows.get() + r * s.key_row;
-                    (many ? loops.rows : loops.row)(s, call.before, r, own, own, output.get(), found.get());
+                    const auto fold = many ? loops.rows : loops.row;
+                    fold(s, call.before, r, memory.rows + r * s.key_row, to);
                 });
-            for (Index i = 0; i < s.size; ++i) {
-                const Index at = value_at(own.batch, s.time(i));
-                unpack<N>(call.output, call.element, at, output.get() + i * s.value_row, values);
-                if (call.found) unpack<N>(call.found, wide(), at, found.get() + i * s.value_row, values);
-            }
+            if (to.output.at == output.get()) take_back(s, call.output, call.element, to.output);
+            if (call.found && to.found.at == found.get()) take_back(s, call.found, wide(), to.found);
         }
-        if (columns) turn<N, true>(rows.get(), tiles.get(), values, call.keys);
-        memory.give(rows.get(), row, head, call.last);
+        if (columns) turn<N, true>(memory.rows, tiles.get(), values, call.keys);
+        memory.give();
     }
 
-    // A single step, which is bound by how fast the memory is read and written: from where it is given to where it goes, which
-    // may be the same place, since four rows are read before they are written.
-    void step(Segment<N>& s, const T* given, T* last) const {
-        s.bring(0, 1);
-        if (!s.size) {
-            if (last != given) std::memcpy(last, given, values * s.key_row * sizeof(T));
-            return;
-        }
-        Scratch<T> output(s.value_row), found(s.value_row);
-        each_rows([&](bool many, Index r) {
-            const Index at = r * s.key_row;
-            (many ? loops.rows : loops.row)(s, call.before, r, given + at, last + at, output.get(), found.get());
-        });
-        unpack<N>(call.output, call.element, value_at(s.batch_, 0), output.get(), values);
-    }
-
-    static Index wide() { return Index(sizeof(T) == 8 ? Element::kDouble : Element::kFloat); }
 
     void backward(Index part) const {
         const Sequence own = sequence(call, row);
-        const Memory<N> memory(call, first, values);
+        const Memory<N> gradient(call, row, head, first, values, call.d_last, call.d_state);
         Segment<N> s(call, loops.decay, loops.rank, own.batch, head, first, values);
         const Index keys = (call.segment + 1) * s.key_row, value_rows = (call.segment + 1) * s.value_row;
-        Scratch<T> scratch(5 * keys + 3 * value_rows), gradient(values * s.key_row), states(4 * keys);
+        Scratch<T> scratch(5 * keys + 3 * value_rows), states(kRows * keys);
         T* at = scratch.get();
-        Gradients<N> d{at, at + keys, at + 2 * keys, at + 3 * keys, at + 4 * keys, at + 5 * keys, at + 5 * keys + value_rows};
-        T* found = d.output + value_rows;
-        memory.take(call.d_last, row, head, gradient.get());
+        Gradients<N> d{at, at + keys, at + 2 * keys, at + 3 * keys, at + 4 * keys, {}, {}, {}};
+        T* const rows = at + 5 * keys;
         const Index pieces = (own.end - own.first + call.segment - 1) / call.segment;
         for (Index piece = pieces - 1; piece >= 0; --piece) {
             const Index start = own.first + piece * call.segment;
             const Index end = start + call.segment < own.end ? start + call.segment : own.end;
             s.bring(start, end);
-            bring(s, d, found);
+            bring(s, d, rows, start);
             const T* kept = (const T*)call.kept + kept_at(own, piece);
             each_rows([&](bool many, Index r) {
-                std::memcpy(states.get(), kept + r * s.key_row, (many ? 4 : 1) * s.key_row * sizeof(T));
-                (many ? loops.recall_rows : loops.recall_row)(s, r, found, states.get());
+                std::memcpy(states.get(), kept + r * s.key_row, (many ? kRows : 1) * s.key_row * sizeof(T));
+                (many ? loops.recall_rows : loops.recall_row)(s, r, d.found, states.get());
                 const auto back = many ? loops.unfold_rows : loops.unfold_row;
-                back(s, call.before, r, found, states.get(), gradient.get() + r * s.key_row, d);
+                back(s, call.before, r, states.get(), gradient.rows + r * s.key_row, d);
             });
             for (Index i = 0; i < s.size; ++i) finish(s, d, i, part);
+            if (d.v.at == rows) take_back(s, call.d_v, wide(), d.v);
         }
-        memory.give(gradient.get(), row, head, call.d_state);
+        gradient.give();
     }
 
   private:
+    static constexpr Index wide() { return wide_element<T>(); }
+
+    // Rows of values for the fold to write: where they belong, if it can, else in `own`.
+    Lines<T> given(const Segment<N>& s, void* to, Index element, T* own, Index start, bool there) const {
+        if (there && lies_ready<N>(call, element, N::kParts == 2, values))
+            return {(T*)to + value_at(s.batch_, start), call.heads * call.values};
+        return {own, s.value_row};
+    }
+
+    void take_back(const Segment<N>& s, void* to, Index element, Lines<T> own) const {
+        for (Index i = 0; i < s.size; ++i) unpack<N>(to, element, value_at(s.batch_, s.time(i)), own[i], values);
+    }
+
     bool ranked() const { return loops.rank != Rank::kNone; }
 
     // The gradients of reads and what was found, and zeros to add the gradients of keys to.
-    void bring(const Segment<N>& s, const Gradients<N>& d, T* found) const {
+    void bring(const Segment<N>& s, Gradients<N>& d, T* rows, Index start) const {
         std::memset(d.q, 0, 5 * (call.segment + 1) * s.key_row * sizeof(T));
+        const Index value_rows = (call.segment + 1) * s.value_row;
         const Operand kept{call.found, call.steps * call.heads * call.values, call.heads * call.values,
                            call.values, 1, wide(), N::kParts == 2};
-        for (Index i = 0; i < s.size; ++i) {
-            const Index t = s.time(i);
-            pack<N>(d.output + i * s.value_row, call.d_output, call.d_output.at(s.batch_, t, head) + first, values);
-            if (ranked()) pack<N>(found + i * s.value_row, kept, kept.at(s.batch_, t, head) + first, values);
-        }
-        std::memset(d.output + s.size * s.value_row, 0, s.value_row * sizeof(T));
+        d.v = given(s, call.d_v, wide(), rows, start, true);
+        rows += value_rows;
+        d.output = s.rows(call.d_output, rows, first, values, start, !call.before);
+        std::memset(rows + s.size * s.value_row, 0, s.value_row * sizeof(T));
+        if (ranked()) d.found = s.rows(kept, rows + value_rows, first, values, start);
     }
 
-    // Four rows of values at a time, then one; calls back with (whether four, the first of them).
+    // Which row of gradients of keys belongs to a step.
+    Index keys_at(Index batch, Index t, Index part) const {
+        return ((part * call.batch() + batch) * call.steps + t) * call.heads + head;
+    }
+
+    // kRows rows of values at a time, then one; calls back with (whether many, the first of them).
     template <class Each>
     void each_rows(Each each) const {
         Index r = 0;
-        for (; r + 4 <= values; r += 4) each(true, r);
+        for (; r + kRows <= values; r += kRows) each(true, r);
         for (; r < values; ++r) each(false, r);
     }
 
     // From what a step did to what made it: rest and erase back to logarithm, strength, and direction.
     void finish(const Segment<N>& s, const Gradients<N>& d, Index i, Index part) const {
         constexpr Index one = kLanes<T> * N::kParts;
-        const Index row = i * s.key_row, steps = call.batch() * call.steps;
-        const Index at = (part * steps + s.batch_ * call.steps + s.time(i)) * call.heads + head;
+        const Index row = i * s.key_row, at = keys_at(s.batch_, s.time(i), part);
         N strength = N::zero(), faint = N::zero();
         for (Index j = row; j < row + s.key_row; j += one) {
             N d_rest = N::load(d.rest + j);
             const N decay = loops.decay ? s.decay(i, j - row).conj() : N::zero();
             if (ranked() && call.decayed) {
                 N beta = s.strength(i).conj(), d_erase = N::load(d.erase + j);
-                const N right = N::load(s.right + j).conj();
+                const N right = N::load(s.right[i] + j - row).conj();
                 if (loops.decay) {
                     d_rest = add(d_erase * beta, right, d_rest);
                     d_erase = d_erase * decay;
@@ -290,7 +305,6 @@ struct Recurrence {
         }
         unpack<N>(call.d_q, wide(), at * call.keys, d.q + row, call.keys);
         unpack<N>(call.d_k, wide(), at * call.keys, d.k + row, call.keys);
-        unpack<N>(call.d_v, wide(), value_at(s.batch_, s.time(i)), d.v + i * s.value_row, values);
         if (loops.rank == Rank::kOwn) unpack<N>(call.d_right, wide(), at * call.keys, d.right + row, call.keys);
         if (loops.decay) {
             if (call.decays == 1) give_total(call.d_log_decay, at, faint);
@@ -316,7 +330,8 @@ template <class N>
 void run(const Call& call, bool back) {
     const Loops<N> loops = Loops<N>::for_call(call);
     const Index parts = call.parts;
-    const Index share = (call.values + parts - 1) / parts, tasks = call.rows * call.heads * parts;
+    const Index blocks = (call.values + kBlock - 1) / kBlock, share = (blocks + parts - 1) / parts * kBlock;
+    const Index tasks = call.rows * call.heads * parts;
     auto task = [&](Index i) {
         const Index part = i % parts, head = i / parts % call.heads, row = i / parts / call.heads;
         const Index first = part * share, values = call.values - first < share ? call.values - first : share;

@@ -72,7 +72,6 @@ struct Real {
     static Real splat(const T* row, Index i) { return {all(row[i])}; }
     void store(T* to) const { store_vector(to, re); }
     Real conj() const { return *this; }
-    Real kept(Mask<T> keep) const { return {(Vector<T>)((Mask<T>)re & keep)}; }
 };
 
 // A complex number a lane.
@@ -93,10 +92,17 @@ struct Complex {
         store_vector(to + kLanes<T>, im);
     }
     Complex conj() const { return {re, -im}; }
-    Complex kept(Mask<T> keep) const {
-        return {(Vector<T>)((Mask<T>)re & keep), (Vector<T>)((Mask<T>)im & keep)};
-    }
 };
+
+// x, and y besides where it is kept.
+template <class T>
+inline Real<T> kept_besides(Real<T> y, Mask<T> keep, Real<T> x) {
+    return {keep ? x.re + y.re : x.re};
+}
+template <class T>
+inline Complex<T> kept_besides(Complex<T> y, Mask<T> keep, Complex<T> x) {
+    return {keep ? x.re + y.re : x.re, keep ? x.im + y.im : x.im};
+}
 
 template <class T>
 inline Vector<T> imaginary(Real<T> x) {
