@@ -90,7 +90,10 @@ def test_no_address_is_wrong_and_no_behavior_undefined(tmp_path):
     """The kernel over ragged sizes, built with sanitizers: forward, backward, packed, masked, one value and many."""
     level = library().level if library().functions else "plain"
     (built,) = build.build(tmp_path, only=level, sanitize=True)
-    sanitizer = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
+    # With the library of C++ before it, which it looks for when it is loaded: torch throws exceptions.
+    names = ("libasan.so", "libstdc++.so.6")
+    found = [subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True) for name in names]
+    sanitizer = " ".join(one.stdout.strip() for one in found)
     code = f"""
 import itertools, pathlib, sys, torch
 from lavagna.kernels.cpu import build
