@@ -14,8 +14,8 @@ from lavagna.kernels.cpu.library import library
 if library().functions is None:
     pytest.skip(f"the CPU kernels are {library().level}", allow_module_level=True)
 
-# Caches that grow, and loops of torch's own or ours that write in place.
-PLAIN = {"softmax_attention", "hyena", "lstm", "slstm"}
+# Caches that grow, and a loop of torch's own.
+PLAIN = {"softmax_attention", "hyena", "lstm"}
 LAYERS = [name for name in lv.layers.names() if name not in PLAIN]
 VOCAB = 17
 

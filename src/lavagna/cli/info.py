@@ -100,7 +100,7 @@ def _choice(config: Any) -> dict[str, Any]:
     import torch
 
     from lavagna.dispatch import fastest
-    from lavagna.kernels import serves
+    from lavagna.kernels import find_fused, serves
     from lavagna.layers import build
 
     name = config.layers[0]
@@ -112,7 +112,8 @@ def _choice(config: Any) -> dict[str, Any]:
         _, _, values, keys = memory.shape
         # Heads of one value are the channels of a diagonal system.
         of_a_text = fastest(LATE, values * keys, memory.numel(), diagonal=values == 1)
-    backend = "cpu" if memory is not None and of_a_text != "convolution" and serves("cpu") else "torch"
+    served = memory is not None or find_fused("cpu", name) is not None
+    backend = "cpu" if served and of_a_text != "convolution" and serves("cpu") else "torch"
     if backend == "cpu":
         # The kernel's one form, for any text.
         of_a_text = "recurrent"

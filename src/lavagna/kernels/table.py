@@ -9,6 +9,7 @@ from lavagna.algebra.transition import Transition
 from lavagna.kernels.cpu import recurrence as cpu
 from lavagna.kernels.cpu.selective import selective_scan
 from lavagna.kernels.cpu.short_conv import short_conv
+from lavagna.kernels.cpu.slstm import slstm
 from lavagna.kernels.cpu.wkv import wkv
 
 
@@ -37,6 +38,7 @@ KERNELS = {("cpu", "recurrent"): Kernel(cpu.recurrence, cpu.lacks)}
 FUSED = {
     ("cpu", "selective_scan"): Fused(selective_scan, cpu.lacks),
     ("cpu", "short_conv"): Fused(short_conv, cpu.lacks),
+    ("cpu", "slstm"): Fused(slstm, cpu.lacks),
     ("cpu", "wkv"): Fused(wkv, cpu.lacks),
 }
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lavagna.autocast import without_autocast
+from lavagna.derivatives import beyond_backward
 from lavagna.layers.layer import Layer
 from lavagna.modules.exponential import NOTHING
 from lavagna.modules.heads import heads_of
@@ -34,8 +35,9 @@ class SLSTM(Layer):
 
     What is shown enters the gates, so a step is no affine map of the state and steps don't compose: the only form is
     "recurrent", and the layer keeps a loop of its own. All that needs no h is computed before it, for all steps at
-    once; the loop is 13 calls a step in float32 at least, and so is its backward pass, written by hand, which can't be
-    differentiated once more. Under `torch.compile` the loop is unrolled step by step. O(t d (d / heads)) time.
+    once; the loop, in float32 at least, is a kernel where there is one. Else it is 13 calls a step, and so is its
+    backward pass, written by hand, which can't be differentiated once more; under `torch.compile` it is then unrolled
+    step by step. O(t d (d / heads)) time.
 
     - heads, head_dim: the largest size up to 64 that divides d_model by default; together they are d_model.
     - conv_size: tokens of the convolution before i and f, 4; 0 for none.
@@ -112,7 +114,7 @@ class SLSTM(Layer):
         return tensors if self.conv is None else tensors | {"window": self.conv.initial_window(batch, device, dtype)}
 
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
-        steps.need_torch(self.name)
+        loop = steps.loop(self.name, x)
         tensors: dict[str, Tensor] = {}
         convolved = x
         if self.conv is not None:
@@ -120,13 +122,17 @@ class SLSTM(Layer):
         x, convolved = x.unflatten(-1, self.heads), convolved.unflatten(-1, self.heads)
         sources = (self.input_gate(convolved), self.forget_gate(convolved), self.cell_input(x), self.output_gate(x))
         with without_autocast(x):
-            given = torch.stack([wide(one) for one in sources], 2) + wide(self.bias)
             names = ("hidden", "cell", "normalizer", "stabilizer")
-            before = [state.tensors()[name].to(given.dtype) for name in names]
+            before = [state.tensors()[name].to(wide_dtype(sources[0].dtype)) for name in names]
             # In float16, as which a state may have been kept, the stabilizer of nothing is -inf.
             before[-1] = before[-1].nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=NOTHING)
-            run = self._ragged if steps.rows is not None else self._run
-            h, *after = steps.by_rows(run, given, *before)
+            if loop is not None:
+                own = wide(self.bias), wide(self.recurrent.weight)
+                h, *after = loop(*sources, *own, *before, real=steps.mask, offsets=steps.offsets)
+            else:
+                given = torch.stack([wide(one) for one in sources], 2) + wide(self.bias)
+                run = self._ragged if steps.rows is not None else self._run
+                h, *after = steps.by_rows(run, given, *before)
         return self.norm(h).to(x.dtype).flatten(2), tensors | dict(zip(names, after, strict=True))
 
     def _ragged(
@@ -168,8 +174,11 @@ class SLSTM(Layer):
 
 
 def _loop(given: Tensor, mixing: Tensor, h: Tensor, pair: Tensor, m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The loop by whichever way is fast: a compiler wants to see each operation, and has no calls to save."""
-    if torch.compiler.is_compiling():
+    """The loop by whichever way is fast: a compiler wants to see each operation, and has no calls to save.
+
+    And as a chain of tensors for what a backward pass written by hand doesn't serve.
+    """
+    if torch.compiler.is_compiling() or beyond_backward() is not None:
         return _unrolled(given, mixing, h, pair, m)
     inputs = (given, mixing, h, pair, m)
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):

@@ -133,6 +133,21 @@ class Steps:
         kernel = find_fused(self.device.type if self.backend == "auto" else self.backend, name)
         return None if kernel is None or kernel.lacks(identity(), q, k, v) else kernel.run
 
+    def loop(self, call: str, x: Shaped[Tensor, "b t *_"]) -> Callable[..., tuple[Tensor, ...]] | None:
+        """What runs the loop of a layer that has one of its own in one pass, found by the layer's name; None for torch.
+
+        Raises ValueError where a kernel was asked for that is not there.
+        """
+        if self.backend == "torch":
+            return None
+        kernel = find_fused(self.device.type if self.backend == "auto" else self.backend, call)
+        missing = f"there is no {self.backend} kernel for it" if kernel is None else kernel.lacks(identity(), x, x, x)
+        if kernel is not None and missing is None:
+            return kernel.run
+        if self.backend != "auto":
+            raise ValueError(f"{call}: {missing}. Use backend='torch' or 'auto'.")
+        return None
+
     def recur(
         self,
         a: Transition,

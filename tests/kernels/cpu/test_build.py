@@ -117,7 +117,8 @@ for dtype in (torch.float32, torch.bfloat16):
         pointwise.test_sums_over_an_axis(size, dtype)
     pointwise.test_copies(dtype)
     pointwise.test_functions_with_options(dtype)
-for (name, d), t in itertools.product([("rwkv4", 20), ("rwkv4", 80), ("rg_lru", 48), ("mamba2", 32)], (0, 1, 70)):
+small = [("rwkv4", 20), ("rwkv4", 80), ("rg_lru", 48), ("mamba2", 32), ("slstm", 20), ("slstm", 64)]
+for (name, d), t in itertools.product(small, (0, 1, 70)):
     for options in ({{}}, {{"mask": torch.rand(1, t) > 0.5}}, {{"cu_seqlens": [0, t // 2, t // 2, t]}}):
         out = lv.layers.build(name, d)(torch.randn(1, t, d, requires_grad=True), backend="cpu", **options)
         sum(x.abs().sum() for x in (out.y, *out.state.tensors().values()) if x.requires_grad).backward()

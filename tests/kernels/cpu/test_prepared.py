@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lavagna.kernels.cpu import linear_few, recurrence, selective, wkv
+from lavagna.kernels.cpu import linear_few, recurrence, selective, slstm, wkv
 from lavagna.kernels.cpu.library import library
 from lavagna.kernels.cpu.prepared import prepared
 
@@ -25,6 +25,12 @@ def of_selective():
     return x, dt, -drawn(5, 4).abs(), B, C, drawn(5), drawn(1, 5, 1, 4), None, None, False
 
 
+def of_slstm():
+    gates, bias, mixing = [drawn(1, 1, 2, 6) for _ in range(4)], drawn(4, 2, 6), drawn(2, 24, 6)
+    state = [x.abs() for x in (drawn(4, 1, 2, 6)).clone().unbind(0)]
+    return *gates, bias, mixing, *state, None, None, False
+
+
 def of_wkv():
     log_decay, u, k, v, sums, unit = (
         drawn(5),
@@ -43,6 +49,7 @@ CALLS = {
     aten.addmm.default: lambda: (drawn(7), drawn(1, 9), drawn(7, 9).T),
     recurrence.FORWARD: of_recurrence,
     selective._FORWARD: of_selective,
+    slstm._FORWARD: of_slstm,
     wkv._FORWARD: of_wkv,
 }
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lavagna.algebra.transition import Transition, finite
+from lavagna.derivatives import beyond_backward
 from lavagna.forms.call import Inputs, call
 from lavagna.forms.chunkwise import chunkwise
 from lavagna.kernels.cpu import narrow
@@ -112,9 +113,8 @@ def describe() -> str:
     """In a line, which kernels there are, or why none."""
     if LIBRARY.functions is None:
         return f"{LIBRARY.level}; torch runs everything"
-    return (
-        f"recurrence, selective scan, WKV and short convolution, by {LIBRARY.level} vectors of {vector_bytes()} bytes"
-    )
+    vectors = f"{LIBRARY.level} vectors of {vector_bytes()} bytes"
+    return f"recurrence, selective scan, WKV, sLSTM's cells and short convolution, by {vectors}"
 
 
 def lacks(a: Transition, q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -125,11 +125,8 @@ def lacks(a: Transition, q: Tensor, k: Tensor, v: Tensor) -> str | None:
         return f"the cpu backend's kernels are {LIBRARY.level}"
     if torch.compiler.is_compiling():
         return None
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
-        return "the cpu backend's kernels have no rule for torch.func"
-    if torch.autograd.forward_ad._current_level >= 0:
-        return "the cpu backend's kernels have no forward-mode derivative"
-    return None
+    asked = beyond_backward()
+    return None if asked is None else f"the cpu backend's kernels have no rule for {asked}"
 
 
 def recurrence(

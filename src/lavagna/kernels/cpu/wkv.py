@@ -190,7 +190,8 @@ _FORWARD = torch.ops.lavagna.wkv.default
 _BACKWARD = torch.ops.lavagna.wkv_backward.default
 
 
-@prepares(_FORWARD)
+# A task brings all that it reads of a state before it writes.
+@prepares(_FORWARD, in_place={1: 4, 2: 5})
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     log_decay, u, k, v, memory, stabilizer, mask, offsets, keep = arguments
     ready = all(dense(x) is x for x in (k, v))

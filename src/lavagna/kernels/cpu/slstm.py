@@ -1,0 +1,219 @@
+"""sLSTM's cells on a CPU: gates, cells and the mixing within a head in one loop over the steps.
+
+`lavagna::slstm` returns what is shown and what is remembered after the last step, then, for its backward pass, each
+step's gates and cells, and what was shown before it: with that, the gradient of the mixing is one product of matrices.
+The stabilizer is a unit of measure: only the one that was given has a gradient, that of the cells given, and that which
+is returned hands its own on where no step lies between.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lavagna.kernels.cpu.operands import (
+    ELEMENTS,
+    NOTHING,
+    OPERATORS,
+    call,
+    dense,
+    flat,
+    gradients_again,
+    operand,
+    packed,
+    pointer,
+    threads,
+    vector_bytes,
+)
+from lavagna.kernels.cpu.prepared import Call, prepares
+from lavagna.kernels.cpu.stepwise import stepwise
+
+# Numbers that a step keeps of each cell for its gradients.
+PLACES = 7
+
+OPERATORS.define(
+    "slstm(Tensor i, Tensor f, Tensor z, Tensor o, Tensor bias, Tensor mixing, Tensor hidden, Tensor cell, "
+    "Tensor normalizer, Tensor stabilizer, Tensor? mask, Tensor? offsets, bool keep) "
+    "-> (Tensor shown, Tensor hidden, Tensor cell, Tensor normalizer, Tensor stabilizer, Tensor kept, Tensor met)"
+)
+OPERATORS.define(
+    "slstm_backward(Tensor d_shown, Tensor d_hidden, Tensor d_cell, Tensor d_normalizer, Tensor d_stabilizer, "
+    "Tensor mixing, Tensor cell, Tensor normalizer, Tensor? mask, Tensor? offsets, Tensor kept) "
+    "-> (Tensor given, Tensor hidden, Tensor cell, Tensor normalizer, Tensor stabilizer)"
+)
+
+
+class _Sizes(NamedTuple):
+    """What a call's block begins with."""
+
+    rows: int
+    steps: int
+    heads: int
+    size: int
+    padded: int
+    threads: int
+
+    @classmethod
+    def of(cls, x: Tensor, offsets: Tensor | None, wide: torch.dtype) -> "_Sizes":
+        batch, steps, heads, size = x.shape
+        lanes = vector_bytes() // wide.itemsize
+        count = threads(4 * batch * steps * heads * size * size)
+        rows = batch if offsets is None else len(offsets) - 1
+        return cls(rows, steps, heads, size, -(-size // lanes) * lanes, count)
+
+
+def _slstm(i, f, z, o, bias, mixing, hidden, cell, normalizer, stabilizer, mask, offsets, keep):
+    given, fixed = (i, f, z, o), (bias, mixing, hidden, cell, normalizer, stabilizer)
+    made = _made(*given, *fixed, mask, offsets, keep)
+    given, fixed = [dense(x) for x in given], [flat(x, cell.dtype) for x in fixed]
+    call("slstm", _block(given, fixed, None if mask is None else mask.contiguous(), offsets, made))
+    return made
+
+
+def _block(given, fixed, mask: Tensor | None, offsets: Tensor | None, made: tuple[Tensor, ...]) -> tuple[int, ...]:
+    """A forward call as the kernel reads it, of tensors as it reads them."""
+    shown, *last, kept, met = made
+    wide = shown.dtype
+    return (
+        *_Sizes.of(given[0], offsets, wide),
+        ELEMENTS[wide][0],
+        *(pointer(x) for x in (offsets, mask)),
+        *(number for x in given for number in operand(x, x.shape[2])),
+        *NOTHING,
+        *(pointer(x) for x in (*fixed, *last, shown, kept, met)),
+        *(0,) * 9,
+    )
+
+
+def _made(i, f, z, o, bias, mixing, hidden, cell, normalizer, stabilizer, mask, offsets, keep):
+    """Room for what the operator returns; zeros where a masked step writes nothing."""
+    wide, (batch, steps, heads, size) = cell.dtype, i.shape
+    room = torch.empty if mask is None else torch.zeros
+    padded = _Sizes.of(i, offsets, wide).padded
+    return (
+        room(i.shape, dtype=wide),
+        *(torch.empty(x.shape, dtype=wide) for x in (hidden, cell, normalizer, stabilizer)),
+        room((heads, batch, steps, PLACES, padded) if keep else (0,), dtype=wide),
+        room((heads, batch, steps, size) if keep else (0,), dtype=wide),
+    )
+
+
+def _backward(d_shown, d_hidden, d_cell, d_normalizer, d_stabilizer, mixing, cell, normalizer, mask, offsets, kept):
+    incoming = d_hidden, d_cell, d_normalizer, d_stabilizer
+    wide = cell.dtype
+    made = _made_back(d_shown, *incoming, mixing, cell, normalizer, mask, offsets, kept)
+    d_shown, mask = dense(d_shown), None if mask is None else mask.contiguous()
+    mixing, cell, normalizer, *incoming = (flat(x, wide) for x in (mixing, cell, normalizer, *incoming))
+    block = (
+        *_Sizes.of(d_shown, offsets, wide),
+        ELEMENTS[wide][0],
+        *(pointer(x) for x in (offsets, mask)),
+        *NOTHING * 4,
+        *operand(d_shown, d_shown.shape[2]),
+        *(pointer(x) for x in (None, mixing, None, cell, normalizer, *(None,) * 6, kept, None, *incoming, *made)),
+    )
+    call("slstm_backward", block)
+    return made
+
+
+def _made_back(d_shown, d_hidden, d_cell, d_normalizer, d_stabilizer, mixing, cell, normalizer, mask, offsets, kept):
+    """Room for the gradients: of what the gates were given (h, b, t, 4, d), and of the state."""
+    batch, steps, heads, size = d_shown.shape
+    room = torch.empty if mask is None else torch.zeros
+    return (
+        room((heads, batch, steps, 4, size), dtype=cell.dtype),
+        *(torch.empty(cell.shape, dtype=cell.dtype) for _ in range(4)),
+    )
+
+
+def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
+    ctx.save_for_backward(*inputs[:-1], *output[5:])
+
+
+def _differentiate(ctx: Any, *incoming: Tensor) -> tuple:
+    """Gradients of every tensor, in its dtype."""
+    *given, mask, offsets, kept, met = ctx.saved_tensors
+    incoming = incoming[:5]
+    if torch.is_grad_enabled():
+        return (*_again(tuple(given), mask, offsets, incoming), None, None, None)
+    _, _, _, _, _, mixing, _, cell, normalizer, _ = given
+    d_given, *d_state = _BACKWARD(*incoming, mixing, cell, normalizer, mask, offsets, kept)
+    # A head's steps in one row: (h, b t, 4 d) and (h, b t, d).
+    by_head = d_given.flatten(3).flatten(1, 2)
+    d_bias = by_head.sum(1).unflatten(1, (4, -1)).transpose(0, 1)
+    d_mixing = by_head.mT @ met.flatten(1, 2)
+    d_gates = (one.permute(1, 2, 0, 3) for one in d_given.unbind(3))
+    made = (*d_gates, d_bias, d_mixing, *d_state)
+    return (*(d.to(x.dtype) for x, d in zip(given, made, strict=True)), None, None, None)
+
+
+def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: tuple) -> tuple:
+    """The same gradients by a loop in torch, so that they have gradients of their own."""
+    *gates, bias, mixing, hidden, cell, normalizer, stabilizer = given
+    wide = cell.dtype
+
+    def step(given: Any, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        h, c, n, m = state
+        mixed = torch.einsum("bhi,hoi->bho", h, mixing.to(wide)).unflatten(2, (4, -1)).unbind(2)
+        i, f, z, o = (x + own + more for x, own, more in zip(given, bias, mixed, strict=True))
+        f = F.logsigmoid(f) + m
+        m = torch.maximum(i, f).detach()
+        write, kept = (i - m).exp(), (f - m).exp()
+        c, n = c * kept + write * z.tanh(), n * kept + write
+        h = o.sigmoid() * c / n
+        return h, (h, c, n, m)
+
+    def compute() -> list[Tensor]:
+        shown, last = stepwise(step, [x.to(wide) for x in gates], (hidden, cell, normalizer, stabilizer), mask, offsets)
+        return [shown, *last]
+
+    return gradients_again(given, compute, incoming)
+
+
+OPERATORS.impl("slstm", _slstm, "CPU")
+OPERATORS.impl("slstm_backward", _backward, "CPU")
+torch.library.register_fake("lavagna::slstm", _made, lib=OPERATORS)
+torch.library.register_fake("lavagna::slstm_backward", _made_back, lib=OPERATORS)
+torch.library.register_autograd("lavagna::slstm", _differentiate, setup_context=_remember, lib=OPERATORS)
+_FORWARD = torch.ops.lavagna.slstm.default
+_BACKWARD = torch.ops.lavagna.slstm_backward.default
+
+
+# A task brings all that it reads of a state before it writes.
+@prepares(_FORWARD, in_place={1: 6, 2: 7, 3: 8, 4: 9})
+def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
+    *tensors, mask, offsets, keep = arguments
+    given, fixed = tensors[:4], tensors[4:]
+    ready = all(dense(x) is x for x in given) and all(flat(x, made[0].dtype) is x for x in fixed)
+    if mask is not None or offsets is not None or keep or not ready:
+        return None
+    return Call("lavagna_slstm", packed(_block(given, fixed, None, None, made)))
+
+
+def slstm(
+    i: Tensor,
+    f: Tensor,
+    z: Tensor,
+    o: Tensor,
+    bias: Tensor,
+    mixing: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    normalizer: Tensor,
+    stabilizer: Tensor,
+    *,
+    real: Tensor | None = None,
+    offsets: list[int] | None = None,
+) -> tuple[Tensor, ...]:
+    """What is shown (b, t, h, d), and the last hidden, cell, normalizer and stabilizer (n, h, d), float32 at least.
+
+    The gates are given (b, t, h, d), besides a bias (4, h, d) and R h with R (h, 4 d, d): four blocks of d rows, as i,
+    f, z and o.
+    """
+    wide = torch.float64 if i.dtype == torch.float64 else torch.float32
+    state = tuple(x.to(wide) for x in (hidden, cell, normalizer, stabilizer))
+    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
+    tensors = (i, f, z, o, bias, mixing, *state)
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return _FORWARD(*tensors, real, borders, keep)[:5]
