@@ -10,6 +10,7 @@ from lavagna.generation import captured, stepper
 from lavagna.generation.captured import capture
 from lavagna.generation.stepper import Stepper
 from lavagna.kernels.cpu.library import library
+from lavagna.kernels.cpu.linear_few import FEW
 
 if library().functions is None:
     pytest.skip(f"the CPU kernels are {library().level}", allow_module_level=True)
@@ -86,6 +87,19 @@ def test_greedy_text_is_the_plain_paths(layer, monkeypatch):
         assert torch.allclose(one.state.tensors()[name], x, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.sampled(3)
+def test_greedy_text_of_some_rows_is_the_plain_paths_also_past_the_end_of_one(layer, monkeypatch):
+    model, ids, runs = build(layer), torch.randint(VOCAB, (3, 5)), []
+    for worth in (1, 1000):
+        monkeypatch.setattr(captured, "WORTH", worth)
+        runs.append(lv.generate(model, ids, max_new_tokens=20, temperature=0, eos=[0, 1, 2]))
+    one, other = runs
+    assert torch.equal(one.ids, other.ids)
+    for name, x in other.state.tensors().items():
+        assert torch.allclose(one.state.tensors()[name], x, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("layer", sorted(PLAIN))
 def test_what_can_not_be_captured_is_left_to_the_model(layer):
     model = build(layer)
@@ -99,7 +113,8 @@ def test_a_step_is_only_captured_where_that_is_the_same():
     with torch.no_grad():
         assert capture(model, id_of(3), state, 100) is not None
         assert capture(model, id_of(3), state, captured.WORTH - 1) is None
-        assert capture(model, id_of(3).expand(2, 1), begun(model, 2), 100) is None
+        assert capture(model, id_of(3).expand(FEW, 1), begun(model, FEW), 100) is not None
+        assert capture(model, id_of(3).expand(FEW + 1, 1), begun(model, FEW + 1), 100) is None
         assert capture(model.train(), id_of(3), state, 100) is None
         hook = model.eval().blocks[1].register_forward_hook(lambda *_: None)
         assert capture(model, id_of(3), state, 100) is None

@@ -1,7 +1,8 @@
 """A model's step on a CPU as a list of kernel calls: what it computes without what Python and the allocator cost.
 
-At batch 1 a small model spends more time between its operators than in them. One step is run and recorded; from then on
-its operators alone are run, on buffers that are made once, and linear maps read their weights at the speed of memory.
+For a row or a few a small model spends more time between its operators than in them. One step is run and recorded; from
+then on its operators alone are run, on buffers that are made once, and linear maps read their weights at the speed of
+memory.
 """
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from lavagna.generation.program import Program
 from lavagna.generation.recording import Recording, UncapturableError
 from lavagna.kernels.cpu.library import library
+from lavagna.kernels.cpu.linear_few import FEW
 from lavagna.models import LanguageModel
 from lavagna.state import ModelState
 
@@ -19,16 +21,16 @@ WORTH = 24
 
 
 class Captured:
-    """The step of a model for one row, from a state of one size to the next.
+    """The step of a model for a few rows, from a state of one size to the next.
 
-    Calls return logits (1, 1, rows) in a buffer of its own, good until the next call. Weights changed in place by
+    Calls return logits (b, 1, rows) in a buffer of its own, good until the next call. Weights changed in place by
     operators of torch after the capture are noticed by `current`, others (through `.data`) only in part.
 
     Raises UncapturableError where a step is more than operators on tensors of fixed size: a cache that grows, a mask
     that is looked at.
     """
 
-    def __init__(self, model: LanguageModel, ids: Int[Tensor, "1 1"], state: ModelState) -> None:
+    def __init__(self, model: LanguageModel, ids: Int[Tensor, "b 1"], state: ModelState) -> None:
         self._model, self._weights = model, _weights(model)
         names, given = list(state.tensors()), list(state.tensors().values())
         ids = ids.clone()
@@ -56,7 +58,7 @@ class Captured:
             buffer.copy_(x)
         self.logits = logits
 
-    def __call__(self, ids: Int[Tensor, "1 1"]) -> Float[Tensor, "1 1 rows"]:
+    def __call__(self, ids: Int[Tensor, "b 1"]) -> Float[Tensor, "b 1 rows"]:
         """Logits of the id after this one; the state goes on."""
         self._ids.copy_(ids)
         self._program.run()
@@ -77,7 +79,7 @@ class Captured:
 def capture(model: object, ids: Tensor, state: ModelState, steps: int) -> Captured | None:
     """The captured step, taken once for `ids` (`logits` has its result), or None where the plain one must serve."""
     plain = type(model) is not LanguageModel or model.training or torch.is_grad_enabled()
-    if plain or steps < WORTH or ids.shape != (1, 1) or ids.device.type != "cpu" or library().functions is None:
+    if plain or steps < WORTH or not 0 < len(ids) <= FEW or ids.device.type != "cpu" or library().functions is None:
         return None
     assert isinstance(model, LanguageModel)
     # What else happens at each call of a part can't be seen from the operators.

@@ -12,8 +12,8 @@ class Stepper:
     """The model, a step at a time from a state on: a captured step where one pays, else the model's own call.
 
     The first step is the model's own, which says what is wrong with ids and state; the second is captured where about
-    `steps` of them are to come, on a CPU and for one row. `watch` looks before each step whether the weights have
-    changed, for callers who let other code run between steps, and then captures anew.
+    `steps` of them are to come, on a CPU and for up to four rows. `watch` looks before each step whether the weights
+    have changed, for callers who let other code run between steps, and then captures anew.
     """
 
     def __init__(self, model: LanguageModel, state: ModelState, steps: int, *, watch: bool = False) -> None:
