@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -65,38 +66,57 @@ def build(folder: Path | None = None, *, only: str | None = None, sanitize: bool
     With `sanitize` addresses and undefined behavior are checked while the kernels run. Raises BuildError with the
     compiler's words if it fails.
     """
-    cxx, name = compiler(), digest()
+    cxx = [*compiler(), *FLAGS, *(SANITIZED if sanitize else ()), f'-DLAVAGNA_DIGEST="{digest()}"']
     folder = Path(__file__).parent if folder is None else folder
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        waiting = [
-            pool.submit(_compile, cxx, folder / library_path(level).name, size, flags, name, sanitize)
-            for level, (size, flags) in levels().items()
-            if only in (None, level)
-        ]
-        return [each.result() for each in waiting]
+    sources, wanted = sorted(SOURCE.glob("*.cpp")), [level for level in levels() if only in (None, level)]
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
+        if _understands(cxx, "-fopenmp", Path(scratch)):
+            cxx.append("-fopenmp")
+        jobs = [(level, source, Path(scratch) / f"{level}_{source.stem}.o") for level in wanted for source in sources]
+        # The largest first, so that none is begun when the others have ended.
+        jobs.sort(key=lambda job: -job[1].stat().st_size)
+        list(pool.map(lambda job: _run([*cxx, *_of_level(job[0]), "-c", str(job[1]), "-o", str(job[2])]), jobs))
+        targets = [folder / library_path(level).name for level in wanted]
+        for level, target in zip(wanted, targets, strict=True):
+            _link([*cxx, *_of_level(level)], [made for at, _, made in jobs if at == level], target)
+    return targets
 
 
-def _compile(cxx: list[str], target: Path, size: int, flags: tuple[str, ...], name: str, sanitize: bool) -> Path:
-    sources = [str(path) for path in sorted(SOURCE.glob("*.cpp"))]
+def _of_level(level: str) -> tuple[str, ...]:
+    size, flags = levels()[level]
+    return *flags, f"-DLAVAGNA_BYTES={size}"
+
+
+def _understands(cxx: list[str], flag: str, scratch: Path) -> bool:
+    """Whether the compiler has OpenMP, say: without it the kernels run on one thread."""
+    source = scratch / "empty.cpp"
+    source.write_text("")
+    try:
+        _run([*cxx, flag, "-shared", str(source), "-o", str(scratch / "empty.so")])
+    except BuildError:
+        return False
+    return True
+
+
+def _link(cxx: list[str], objects: list[Path], target: Path) -> None:
     # Written beside it and renamed: a process that has the old library open goes on with it.
     fresh = target.with_suffix(f".{os.getpid()}")
-    words = [*cxx, *FLAGS, *flags, *(SANITIZED if sanitize else ()), f"-DLAVAGNA_BYTES={size}"]
-    words += [f'-DLAVAGNA_DIGEST="{name}"', "-shared", *sources, "-o", str(fresh)]
-    # Without OpenMP, which some compilers lack, the kernels run on one thread.
-    tries = [[*words, "-fopenmp"], words]
     try:
-        for number, tried in enumerate(tries):
-            done = subprocess.run(tried, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            if not done.returncode:
-                break
-            if number == len(tries) - 1:
-                raise BuildError(f"{shlex.join(tried)} failed:\n{done.stdout.strip()}")
+        _run([*cxx, "-shared", *map(str, objects), "-o", str(fresh)])
         fresh.replace(target)
     except OSError as error:
-        raise BuildError(f"{cxx[0]} can't be run: {error}") from error
+        raise BuildError(f"{target} can't be written: {error}") from error
     finally:
         fresh.unlink(missing_ok=True)
-    return target
+
+
+def _run(words: list[str]) -> None:
+    try:
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    except OSError as error:
+        raise BuildError(f"{words[0]} can't be run: {error}") from error
+    if done.returncode:
+        raise BuildError(f"{shlex.join(words)} failed:\n{done.stdout.strip()}")
 
 
 def main() -> None:

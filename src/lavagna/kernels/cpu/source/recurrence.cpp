@@ -12,18 +12,16 @@ namespace {
 
 // Steps from which on columns pay for turning the state; values from which on they fill a vector.
 constexpr Index kFew = 8;
-// Vectors of columns side by side: as many as the registers hold with what a step needs beside.
-#if LAVAGNA_BYTES == 16
-constexpr int kWide = 2;
-#else
-constexpr int kWide = 4;
-#endif
-
+// Vectors of columns side by side: as many as the registers hold with what a step needs beside. Complex numbers, which are rare,
+// take less here and below, because the compiler's time grows with it.
+template <class N>
+constexpr int kWide = LAVAGNA_BYTES == 16 || N::kParts == 2 ? 2 : 4;
 // Values that stay together: a multiple of what a loop takes, so no value's loop depends on how many parts there are, which
 // matters because a compiler may round two products and their sum in either order.
 constexpr Index kBlock = 64;
 // Rows of values side by side where a vector holds neighboring keys.
-constexpr int kRows = LAVAGNA_BYTES == 64 ? 8 : 4;
+template <class N>
+constexpr int kRows = LAVAGNA_BYTES == 64 && N::kParts == 1 ? 8 : 4;
 
 // The state of some values of one head as rows that loops have, zero behind the last key: brought from a dense state
 // (values, keys), and in the end given to another, in which it lies from the start if its rows are those of the loops.
@@ -65,12 +63,12 @@ class Memory {
     T* const rows;
 };
 
-// The blocks of columns: kWide vectors each, then single ones. Calls back with (width, offset into a row, into the tiles).
+// The blocks of columns: kWide<N> vectors each, then single ones. Calls back with (width, offset into a row, into the tiles).
 template <class N, class Each>
 inline void each_block(Index value_row, Index keys, Each each) {
     constexpr Index one = kLanes<typename N::Scalar> * N::kParts;
     Index at = 0;
-    for (; at + kWide * one <= value_row; at += kWide * one) each(kWide, at, at * keys);
+    for (; at + kWide<N> * one <= value_row; at += kWide<N> * one) each(kWide<N>, at, at * keys);
     for (; at < value_row; at += one) each(1, at, at * keys);
 }
 
@@ -130,13 +128,13 @@ struct Loops {
     static Loops of() {
         return {kDecay,
                 kRank,
-                fold_columns<N, kDecay, kRank, kWide>,
+                fold_columns<N, kDecay, kRank, kWide<N>>,
                 fold_columns<N, kDecay, kRank, 1>,
-                fold_rows<N, kDecay, kRank, kRows>,
+                fold_rows<N, kDecay, kRank, kRows<N>>,
                 fold_rows<N, kDecay, kRank, 1>,
-                recall<N, kDecay, kRank, kRows>,
+                recall<N, kDecay, kRank, kRows<N>>,
                 recall<N, kDecay, kRank, 1>,
-                unfold<N, kDecay, kRank, kRows>,
+                unfold<N, kDecay, kRank, kRows<N>>,
                 unfold<N, kDecay, kRank, 1>};
     }
 
@@ -211,7 +209,7 @@ struct Recurrence {
         const Memory<N> gradient(call, row, head, first, values, call.d_last, call.d_state);
         Segment<N> s(call, loops.decay, loops.rank, own.batch, head, first, values);
         const Index keys = (call.segment + 1) * s.key_row, value_rows = (call.segment + 1) * s.value_row;
-        Scratch<T> scratch(5 * keys + 3 * value_rows), states(kRows * keys);
+        Scratch<T> scratch(5 * keys + 3 * value_rows), states(kRows<N> * keys);
         T* at = scratch.get();
         Gradients<N> d{at, at + keys, at + 2 * keys, at + 3 * keys, at + 4 * keys, {}, {}, {}};
         T* const rows = at + 5 * keys;
@@ -223,7 +221,7 @@ struct Recurrence {
             bring(s, d, rows, start);
             const T* kept = (const T*)call.kept + kept_at(own, piece);
             each_rows([&](bool many, Index r) {
-                std::memcpy(states.get(), kept + r * s.key_row, (many ? kRows : 1) * s.key_row * sizeof(T));
+                std::memcpy(states.get(), kept + r * s.key_row, (many ? kRows<N> : 1) * s.key_row * sizeof(T));
                 (many ? loops.recall_rows : loops.recall_row)(s, r, d.found, states.get());
                 const auto back = many ? loops.unfold_rows : loops.unfold_row;
                 back(s, call.before, r, states.get(), gradient.rows + r * s.key_row, d);
@@ -268,11 +266,11 @@ struct Recurrence {
         return ((part * call.batch() + batch) * call.steps + t) * call.heads + head;
     }
 
-    // kRows rows of values at a time, then one; calls back with (whether many, the first of them).
+    // kRows<N> rows of values at a time, then one; calls back with (whether many, the first of them).
     template <class Each>
     void each_rows(Each each) const {
         Index r = 0;
-        for (; r + kRows <= values; r += kRows) each(true, r);
+        for (; r + kRows<N> <= values; r += kRows<N>) each(true, r);
         for (; r < values; ++r) each(false, r);
     }
 
