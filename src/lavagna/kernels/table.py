@@ -1,12 +1,13 @@
 """Which backend has a kernel for which form of the recurrence."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from lavagna.algebra.transition import Transition
 from lavagna.kernels.cpu import recurrence as cpu
+from lavagna.kernels.cpu.gated_norm import gated_norm
 from lavagna.kernels.cpu.selective import selective_scan
 from lavagna.kernels.cpu.short_conv import short_conv
 from lavagna.kernels.cpu.slstm import slstm
@@ -28,7 +29,7 @@ class Kernel(NamedTuple):
 class Fused(NamedTuple):
     """A kernel of a part of a layer, such as its recurrence with what stands around it: `run` takes what that is of."""
 
-    run: Callable[..., tuple[Tensor, ...]]
+    run: Callable[..., Any]
     lacks: Callable[[Transition, Tensor, Tensor, Tensor], str | None]
 
 
@@ -36,6 +37,7 @@ class Fused(NamedTuple):
 KERNELS = {("cpu", "recurrent"): Kernel(cpu.recurrence, cpu.lacks)}
 # By backend and name.
 FUSED = {
+    ("cpu", "gated_norm"): Fused(gated_norm, cpu.lacks),
     ("cpu", "selective_scan"): Fused(selective_scan, cpu.lacks),
     ("cpu", "short_conv"): Fused(short_conv, cpu.lacks),
     ("cpu", "slstm"): Fused(slstm, cpu.lacks),

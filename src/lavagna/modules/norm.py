@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from lavagna.algebra.transition import identity
+from lavagna.kernels import find_fused
 from lavagna.modules.activation import ACTIVATIONS
 from lavagna.modules.precision import wide
 from lavagna.modules.weight_decay import exempt
@@ -16,6 +18,12 @@ from lavagna.modules.weight_decay import exempt
 def _inverse_root(mean: Tensor, eps: float) -> Tensor:
     """`1 / sqrt(mean + eps)`; without an eps 1 where the mean is 0: of zeros, as masked steps are, all stays finite."""
     return torch.rsqrt(mean + eps if eps else torch.where(mean > 0, mean, 1))
+
+
+def _fused(x: Tensor) -> Callable[..., Tensor] | None:
+    """The kernel that norms in one pass, where there is one for the device; a compiler fuses the passes by itself."""
+    kernel = None if torch.compiler.is_compiling() else find_fused(x.device.type, "gated_norm")
+    return None if kernel is None or not x.numel() or kernel.lacks(identity(), x, x, x) else kernel.run
 
 
 class RMSNorm(nn.Module):
@@ -36,13 +44,20 @@ class RMSNorm(nn.Module):
             exempt(self.weight)
 
     def forward(self, x: Shaped[Tensor, "*axes width"]) -> Shaped[Tensor, "*axes width"]:
+        fused = _fused(x)
+        if fused is not None:
+            return fused(x, None, self._factors(), eps=self.eps, width=x.shape[-1])
         return self._normalized(wide(x)).to(x.dtype)
+
+    def _factors(self) -> Tensor | None:
+        if self.weight is None:
+            return None
+        return 1 + wide(self.weight) if self.zero_centered else wide(self.weight)
 
     def _normalized(self, x: Tensor) -> Tensor:
         y = x * _inverse_root(x.square().mean(-1, keepdim=True), self.eps)
-        if self.weight is None:
-            return y
-        return y * (1 + wide(self.weight)) if self.zero_centered else y * self.weight
+        factors = self._factors()
+        return y if factors is None else y * factors
 
     def extra_repr(self) -> str:
         width = None if self.weight is None else self.weight.shape[0]
@@ -130,6 +145,9 @@ class GatedRMSNorm(RMSNorm):
     ) -> Shaped[Tensor, "*axes width"]:
         if gate is None:
             return super().forward(x)
+        fused = _fused(x) if self.activation == "silu" and gate.shape == x.shape else None
+        if fused is not None:
+            return fused(x, gate, self._factors(), eps=self.eps, width=x.shape[-1])
         return (self._normalized(wide(x)) * ACTIVATIONS[self.activation](wide(gate))).to(x.dtype)
 
     def channels(
@@ -161,6 +179,10 @@ class GroupedRMSNorm(nn.Module):
     def forward(
         self, x: Shaped[Tensor, "*axes width"], gate: Shaped[Tensor, "*axes width"]
     ) -> Shaped[Tensor, "*axes width"]:
+        fused = _fused(x) if gate.shape == x.shape else None
+        if fused is not None:
+            width, before = x.shape[-1] // self.groups, not self.norm_before_gate
+            return fused(x, gate, wide(self.weight), eps=self.eps, width=width, before=before)
         y, gate = wide(x), F.silu(wide(gate))
         if self.norm_before_gate:
             return (self._normalized(y) * gate).to(x.dtype)

@@ -114,7 +114,7 @@ def describe() -> str:
     if LIBRARY.functions is None:
         return f"{LIBRARY.level}; torch runs everything"
     vectors = f"{LIBRARY.level} vectors of {vector_bytes()} bytes"
-    return f"recurrence, selective scan, WKV, sLSTM's cells and short convolution, by {vectors}"
+    return f"recurrence, selective scan, WKV, sLSTM's cells, short convolution and gated norms, by {vectors}"
 
 
 def lacks(a: Transition, q: Tensor, k: Tensor, v: Tensor) -> str | None:
