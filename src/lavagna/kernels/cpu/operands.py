@@ -88,6 +88,11 @@ def packed(block: Sequence[int]) -> bytes:
     return struct.pack(f"{len(block)}q", *block)
 
 
+def arrived(gradient: Tensor | None, state: Tensor, shape: torch.Size) -> Tensor:
+    """An incoming gradient, or zeros of the state's dtype where nothing hangs on what it would be of."""
+    return state.new_zeros(shape) if gradient is None else gradient
+
+
 def gradients_again(
     given: Iterable[Tensor | None], compute: Callable[[], Sequence[Tensor]], incoming: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:

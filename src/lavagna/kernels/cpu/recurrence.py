@@ -10,7 +10,7 @@ from lavagna.derivatives import beyond_backward
 from lavagna.forms.call import Inputs, call
 from lavagna.forms.chunkwise import chunkwise
 from lavagna.kernels.cpu import narrow
-from lavagna.kernels.cpu.operands import LIBRARY, OPERATORS, gradients_again, vector_bytes
+from lavagna.kernels.cpu.operands import LIBRARY, OPERATORS, arrived, gradients_again, vector_bytes
 from lavagna.kernels.cpu.operators import BACKWARD, FORWARD, LONGEST
 
 
@@ -26,13 +26,12 @@ def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
 def _differentiate(ctx: Any, d_output: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple:
     """Gradients of every tensor, reduced to the axes it came with."""
     q, k, v, log_decay, step, erase, right, state, mask, offsets, found, kept = ctx.saved_tensors
-    d_output = state.new_zeros(v.shape) if d_output is None else d_output
-    d_last = torch.zeros_like(state) if d_last is None else d_last
+    incoming = arrived(d_output, state, v.shape), arrived(d_last, state, state.shape)
     given = (q, k, v, log_decay, step, erase, right, state)
     if torch.is_grad_enabled():
-        return (*_again(ctx, given, mask, offsets, d_output, d_last), None, None, None, None, None)
+        return (*_again(ctx, given, mask, offsets, *incoming), None, None, None, None, None)
     made = BACKWARD(
-        d_output, d_last, q, k, v, log_decay, step, erase, right, mask, offsets, found, kept, ctx.decayed, ctx.before
+        *incoming, q, k, v, log_decay, step, erase, right, mask, offsets, found, kept, ctx.decayed, ctx.before
     )
     d_q, d_k, d_v, d_log_decay, d_erase, d_right, d_state = made
     d_step = None

@@ -16,6 +16,7 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    arrived,
     call,
     dense,
     flat,
@@ -167,12 +168,11 @@ def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
 def _differentiate(ctx: Any, d_y: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple:
     """Gradients of every tensor, in its dtype."""
     x, dt, A, B, C, D, state, mask, offsets, kept = ctx.saved_tensors
-    d_y = state.new_zeros(x.shape) if d_y is None else d_y
-    d_last = torch.zeros_like(state) if d_last is None else d_last
+    incoming = arrived(d_y, state, x.shape), arrived(d_last, state, state.shape)
     given = (x, dt, A, B, C, D, state)
     if torch.is_grad_enabled():
-        return (*_again(given, mask, offsets, d_y, d_last), None, None, None)
-    made = _BACKWARD(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept)
+        return (*_again(given, mask, offsets, *incoming), None, None, None)
+    made = _BACKWARD(*incoming, x, dt, A, B, C, D, mask, offsets, kept)
     grads = (None if part is None else d.to(part.dtype) for part, d in zip(given, made, strict=True))
     return (*grads, None, None, None)
 
