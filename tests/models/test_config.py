@@ -91,6 +91,7 @@ def test_the_rows_of_the_embedding_are_rounded_up():
         ({"mlp_factor": float("nan")}, "mlp_factor must be 0, positive or None"),
         ({"norm_eps": 0}, "norm_eps must be positive"),
         ({"norm_eps": float("inf")}, "norm_eps must be positive"),
+        ({"norm_eps": 10**400}, "norm_eps must be positive"),
         ({"embedding_scale": 0}, "embedding_scale must be a positive number, but came as 0"),
         ({"logit_cap": -1.0}, "logit_cap must be a positive number, but came as -1.0"),
     ],

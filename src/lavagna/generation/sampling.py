@@ -1,6 +1,6 @@
 """From logits to the next id."""
 
-import math
+import sys
 
 import torch
 from jaxtyping import Float, Int
@@ -28,7 +28,7 @@ class Sampler:
         top_k: int | None = None,
         seed: int | None = None,
     ) -> None:
-        if not 0 <= temperature < math.inf:
+        if not 0 <= temperature <= sys.float_info.max:
             raise ValueError(f"{call}: temperature must be 0 (the likeliest id) or more, but came as {temperature}.")
         if top_p is not None and not 0 < top_p <= 1:
             raise ValueError(f"{call}: top_p must be above 0 and at most 1, or None, but came as {top_p}.")

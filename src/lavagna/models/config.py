@@ -1,5 +1,6 @@
 """What each kind of model is made of, and by which name its kind is written down."""
 
+import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,7 +47,7 @@ class ModelConfig(StackConfig):
             given = getattr(self, name)
             if name == "logit_cap" and given is None:
                 continue
-            if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < float("inf"):
+            if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= sys.float_info.max:
                 raise self.refusal(f"{name} must be a positive number, but came as {given!r}.")
 
     @property

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn, Self, cast
@@ -134,9 +135,9 @@ class StackConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float | None):
                 raise self.refusal(f"{name} must be a number, but came as {value!r}.")
-        if self.mlp_factor is not None and not 0 <= self.mlp_factor < float("inf"):
+        if self.mlp_factor is not None and not 0 <= self.mlp_factor <= sys.float_info.max:
             raise self.refusal(f"mlp_factor must be 0, positive or None, but came as {self.mlp_factor!r}.")
-        if self.norm_eps is None or not 0 < self.norm_eps < float("inf"):
+        if self.norm_eps is None or not 0 < self.norm_eps <= sys.float_info.max:
             raise self.refusal(f"norm_eps must be positive, but came as {self.norm_eps!r}.")
         if self.dropout is None or not 0 <= self.dropout < 1:
             raise self.refusal(f"dropout must be from 0 to below 1, but came as {self.dropout!r}.")

@@ -1,13 +1,14 @@
 """Options that must be numbers in a range or names of a list, refused in one line where they are not."""
 
 import math
+import sys
 from collections.abc import Collection
 
 
 def number(call: str, name: str, given: object, *, most: float = math.inf, zero: bool = False) -> None:
     """Raises ValueError unless `given` is a finite number above 0 (or 0 itself, where `zero`) and at most `most`."""
     real = isinstance(given, int | float) and not isinstance(given, bool)
-    if real and given < math.inf and (0 < given <= most or (zero and given == 0)):  # pyright: ignore[reportOperatorIssue]
+    if real and given <= sys.float_info.max and (0 < given <= most or (zero and given == 0)):  # pyright: ignore[reportOperatorIssue]
         return
     wanted = ("0 or more" if zero else "above 0") + (f" and at most {most:g}" if most < math.inf else "")
     raise ValueError(f"{call}: {name} must be a finite number {wanted}, but came as {given!r}.")
@@ -16,7 +17,7 @@ def number(call: str, name: str, given: object, *, most: float = math.inf, zero:
 def below_zero(call: str, name: str, given: object) -> None:
     """Raises ValueError unless `given` is a finite number below 0."""
     real = isinstance(given, int | float) and not isinstance(given, bool)
-    if not real or not -math.inf < given < 0:  # pyright: ignore[reportOperatorIssue]
+    if not real or not -sys.float_info.max <= given < 0:  # pyright: ignore[reportOperatorIssue]
         raise ValueError(f"{call}: {name} must be a finite number below 0, but came as {given!r}.")
 
 

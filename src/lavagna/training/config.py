@@ -1,6 +1,7 @@
 """How a model is trained: every setting of a run that is not the model's or the data's."""
 
 import json
+import sys
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -112,4 +113,4 @@ def _whole(value: object, least: int) -> bool:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value < float("inf")
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value <= sys.float_info.max
