@@ -127,3 +127,15 @@ def test_what_does_not_fit_is_said():
             module._OPERATOR(*given)
     assert fits(x, weight.float(), bias) and not fits(x.double(), weight.double())
     assert not fits(x.repeat(5, 1), weight.float()) and not fits(x.bfloat16(), weight.float())
+
+
+def test_no_rows_have_gradients():
+    x, weight = torch.ones(0, 8, requires_grad=True), torch.ones(3, 8, requires_grad=True)
+    torch.ops.lavagna.linear_few(x, weight).sum().backward()
+    assert x.grad is not None and weight.grad is not None and x.grad.shape == x.shape and not weight.grad.any()
+
+
+@pytest.mark.parametrize("out", [torch.empty(4, 3), torch.empty(1, 2), torch.empty(1, 3, dtype=torch.float64)])
+def test_where_nothing_can_be_written_is_refused(out):
+    with pytest.raises(ValueError, match=r"out must be torch.float32 \(1, 3\)"):
+        torch.ops.lavagna.linear_few.out(torch.ones(1, 8), torch.ones(3, 8), out=out)

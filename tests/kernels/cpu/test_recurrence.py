@@ -221,6 +221,31 @@ def test_gradients_of_gradients_are_those_of_torch(name):
         assert difference(ours, right) < 1e-11
 
 
+@pytest.mark.parametrize("lost", ["log_decay", "step"])
+def test_what_a_masked_step_holds_reaches_no_gradient_of_a_decay_in_steps(lost):
+    parts = {"log_decay": -torch.rand(1, 5, 1, 4), "step": torch.rand(1, 5, 1, 1)}
+    other = "step" if lost == "log_decay" else "log_decay"
+    parts[other] = parts[other][:, :1]
+    mask = torch.tensor([[True, True, False, True, True]])
+    found = []
+    for what in (torch.nan, 0.5):
+        given = {name: part.clone() for name, part in parts.items()}
+        given[lost][:, 2] = what
+        leaves = [part.requires_grad_() for part in given.values()]
+        a = lv.diagonal(-given["log_decay"].abs(), step=given["step"])
+        q, k, v = torch.ones(3, 1, 5, 1, 4)
+        found.append(torch.autograd.grad(lv.recur(a, q, k, v, backend="cpu", mask=mask).output.sum(), leaves))
+    for one, right in zip(*found, strict=True):
+        assert one.isfinite().all() and torch.equal(one, right)
+
+
+def test_a_half_decay_in_steps_has_gradients():
+    log_decay = (-torch.rand(1, 5, 1, 4)).half().requires_grad_()
+    q, k, v = torch.ones(3, 1, 5, 1, 4)
+    lv.recur(lv.diagonal(log_decay, step=torch.ones(1, 1, 1, 1)), q, k, v, backend="cpu").output.sum().backward()
+    assert log_decay.grad is not None and log_decay.grad.isfinite().all()
+
+
 def test_operators_are_what_they_say():
     some = call("gated householder", device=CPU)
     given = (*some[1:4], some.a.log_decay, None, some.a.beta, None, some.state, None, None, True)

@@ -40,7 +40,7 @@ def levels() -> dict[str, tuple[int, tuple[str, ...]]]:
 def digest() -> str:
     """A name for what the sources say, compiled into the libraries so that stale ones are known for what they are."""
     whole = hashlib.sha256()
-    for file in sorted(SOURCE.iterdir()):
+    for file in sorted((*SOURCE.glob("*.cpp"), *SOURCE.glob("*.h"))):
         whole.update(file.name.encode() + file.read_bytes())
     return whole.hexdigest()[:16]
 
@@ -53,7 +53,12 @@ def library_path(level: str) -> Path:
 def compiler() -> list[str]:
     """The C++ compiler's command: $CXX, else the first of c++, g++, clang++. Raises BuildError where there is none."""
     if os.environ.get("CXX"):
-        return shlex.split(os.environ["CXX"])
+        try:
+            words = shlex.split(os.environ["CXX"])
+        except ValueError as error:
+            raise BuildError(f"CXX must be a command, but is {os.environ['CXX']!r}: {error}") from error
+        if words:
+            return words
     for name in ("c++", "g++", "clang++"):
         if shutil.which(name):
             return [name]

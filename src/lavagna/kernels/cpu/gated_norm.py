@@ -11,7 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lavagna.kernels.cpu.operands import ELEMENTS, OPERATORS, call, flat, gradients_again, packed, pointer, threads
+from lavagna.kernels.cpu.operands import (
+    ELEMENTS,
+    OPERATORS,
+    apart,
+    call,
+    flat,
+    gradients_again,
+    packed,
+    pointer,
+    threads,
+)
 from lavagna.kernels.cpu.prepared import Call, prepares
 
 # Rows of a task: by the shape alone, since the gradient of weights is summed in each of them.
@@ -110,6 +120,7 @@ def _differentiate(ctx: Any, d_y: Tensor) -> tuple:
     """The wanted gradients, each in the dtype of what it is of."""
     given = x, gate, weight = ctx.saved_tensors
     if torch.is_grad_enabled():
+        given = x, gate, weight = apart(given)
 
         def compute() -> tuple[Tensor]:
             return (normed(x, gate, weight, ctx.eps, ctx.width, ctx.gated),)

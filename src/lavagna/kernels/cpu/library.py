@@ -31,7 +31,7 @@ def library() -> Library:
             fit = ", ".join(names[: names.index(best) + 1])
             raise ValueError(f"LAVAGNA_CPU_LEVEL must be one of {fit} or none on this processor, but is {wanted!r}.")
         functions = ctypes.CDLL(str(library_path(wanted or best)))
-    except OSError as error:
+    except (OSError, AttributeError) as error:
         return Library(None, f"not loadable: {error}")
     # An installed package may come without the sources; where they are, what was built of others is not used.
     if SOURCE.is_dir() and _text(functions.lavagna_digest) != digest():

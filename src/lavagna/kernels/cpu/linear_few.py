@@ -44,6 +44,15 @@ def _into(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor |
     return out.copy_(_linear_few(x, weight, bias, scale))
 
 
+def _checked(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None, *, out: Tensor):
+    wanted = _shape(x, weight, bias, scale)
+    if out.shape != wanted.shape or out.dtype != wanted.dtype:
+        raise ValueError(
+            f"linear_few: out must be {wanted.dtype} {tuple(wanted.shape)}, but came as {out.dtype} {tuple(out.shape)}."
+        )
+    return _into(x, weight, bias, scale, out=out)
+
+
 def _block(x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, out: Tensor) -> tuple[int, ...]:
     """What the kernel is given: dense tensors, and where to write."""
     rows, columns = weight.shape
@@ -86,13 +95,15 @@ def _differentiate(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | 
     x, weight, bias, scale = ctx.saved_tensors
     full = weight if scale is None else weight * scale[:, None]
     rows = gradient.flatten(0, -2) if gradient.ndim > 1 else gradient[None]
-    d_weight = None if scale is not None else (rows.mT.float() @ x.reshape(len(rows), -1).float()).to(weight.dtype)
+    d_weight = (
+        None if scale is not None else (rows.mT.float() @ x.reshape(len(rows), x.shape[-1]).float()).to(weight.dtype)
+    )
     d_bias = None if bias is None else rows.sum(0, dtype=torch.float32).to(bias.dtype)
     return (gradient.float() @ full.float()).to(x.dtype), d_weight, d_bias, None
 
 
 OPERATORS.impl("linear_few", _linear_few, "CPU")
-OPERATORS.impl("linear_few.out", _into, "CPU")
+OPERATORS.impl("linear_few.out", _checked, "CPU")
 torch.library.register_fake("lavagna::linear_few", _shape, lib=OPERATORS)
 torch.library.register_fake("lavagna::linear_few.out", _shape_into, lib=OPERATORS)
 torch.library.register_autograd("lavagna::linear_few", _differentiate, setup_context=_remember, lib=OPERATORS)

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,6 +92,11 @@ def packed(block: Sequence[int]) -> bytes:
 def arrived(gradient: Tensor | None, state: Tensor, shape: torch.Size) -> Tensor:
     """An incoming gradient, or zeros of the state's dtype where nothing hangs on what it would be of."""
     return state.new_zeros(shape) if gradient is None else gradient
+
+
+def apart(given: Iterable[Tensor | None]) -> tuple[Any, ...]:
+    """The same tensors as new nodes of the graph: one may be made of another, or be given twice."""
+    return tuple(None if x is None else x.view_as(x) for x in given)
 
 
 def gradients_again(

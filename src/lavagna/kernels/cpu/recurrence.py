@@ -10,7 +10,7 @@ from lavagna.derivatives import beyond_backward
 from lavagna.forms.call import Inputs, call
 from lavagna.forms.chunkwise import chunkwise
 from lavagna.kernels.cpu import narrow
-from lavagna.kernels.cpu.operands import LIBRARY, OPERATORS, arrived, gradients_again, vector_bytes
+from lavagna.kernels.cpu.operands import LIBRARY, OPERATORS, apart, arrived, gradients_again, vector_bytes
 from lavagna.kernels.cpu.operators import BACKWARD, FORWARD, LONGEST
 
 
@@ -37,8 +37,13 @@ def _differentiate(ctx: Any, d_output: Tensor | None, d_last: Tensor | None, *_:
     d_step = None
     if log_decay is not None and step is not None:
         heads = d_log_decay.shape[2]
-        d_step = (d_log_decay * _by_heads(finite(log_decay).conj(), heads)).sum(3, keepdim=True)
+        # In the sums' dtype: float16 has no number as low as that which stands for minus infinity.
+        rates = finite(log_decay.to(d_log_decay.dtype))
+        d_step = (d_log_decay * _by_heads(rates.conj(), heads)).sum(3, keepdim=True)
         d_log_decay = d_log_decay * _by_heads(step.conj(), heads)
+        if mask is not None:
+            # Whatever a masked step holds, NaN too.
+            d_step, d_log_decay = (x.masked_fill(~mask[:, :, None, None], 0) for x in (d_step, d_log_decay))
     grads = (d_q, d_k, d_v, d_log_decay, d_step, d_erase, d_right, d_state)
     reduced = (None if x is None or d is None else _like(x, d) for x, d in zip(given, grads, strict=True))
     return (*reduced, None, None, None, None, None)
@@ -63,7 +68,7 @@ def _like(x: Tensor, gradient: Tensor) -> Tensor:
 
 def _again(ctx: Any, given: tuple, mask: Tensor | None, offsets: Tensor | None, d_output: Tensor, d_last: Tensor):
     """The same gradients by torch's chunks, so that they have gradients of their own."""
-    q, k, v, log_decay, step, erase, right, state = given
+    given = q, k, v, log_decay, step, erase, right, state = apart(given)
 
     def fold(inputs: Inputs, start: Tensor) -> tuple[Tensor, Tensor]:
         steps = inputs.v.shape[1]

@@ -16,6 +16,7 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    apart,
     arrived,
     call,
     dense,
@@ -179,7 +180,7 @@ def _differentiate(ctx: Any, d_y: Tensor | None, d_last: Tensor | None, *_: Any)
 
 def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, d_y: Tensor, d_last: Tensor) -> tuple:
     """The same gradients by torch's loop, so that they have gradients of their own."""
-    x, dt, A, B, C, D, state = given
+    given = x, dt, A, B, C, D, state = apart(given)
 
     def compute() -> tuple[Tensor, Tensor]:
         wide = state.dtype

@@ -14,6 +14,7 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    apart,
     call,
     dense,
     flat,
@@ -131,6 +132,7 @@ def _differentiate(ctx: Any, d_y: Tensor, d_last: Tensor) -> tuple:
     x, weight, bias, window, mask, offsets = ctx.saved_tensors
     given = (x, weight, bias, window)
     if torch.is_grad_enabled():
+        given = x, weight, bias, window = apart(given)
 
         def compute() -> tuple[Tensor, Tensor]:
             return convolved(x, weight, bias, window, mask, offsets, silu=ctx.silu)

@@ -16,6 +16,7 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    apart,
     call,
     dense,
     flat,
@@ -150,6 +151,7 @@ def _differentiate(ctx: Any, *incoming: Tensor) -> tuple:
 
 def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: tuple) -> tuple:
     """The same gradients by a loop in torch, so that they have gradients of their own."""
+    given = apart(given)
     *gates, bias, mixing, hidden, cell, normalizer, stabilizer = given
     wide = cell.dtype
 

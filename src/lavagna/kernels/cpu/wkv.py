@@ -14,6 +14,7 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    apart,
     call,
     dense,
     flat,
@@ -161,7 +162,7 @@ def _differentiate(ctx: Any, d_y: Tensor, d_memory: Tensor, d_stabilizer: Tensor
 
 def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: tuple) -> tuple:
     """The same gradients by a loop in torch, so that they have gradients of their own."""
-    log_decay, u, k, v, memory, stabilizer = given
+    given = log_decay, u, k, v, memory, stabilizer = apart(given)
     k, v = (x.to(memory.dtype) for x in (k, v))
 
     def step(now: Any, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
