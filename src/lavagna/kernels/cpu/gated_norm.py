@@ -21,6 +21,8 @@ from lavagna.kernels.cpu.operands import (
     packed,
     pointer,
     threads,
+    wide_of,
+    written,
 )
 from lavagna.kernels.cpu.prepared import Call, prepares
 
@@ -34,22 +36,14 @@ OPERATORS.define(
 )
 
 
-def _wide(*parts: Tensor | None) -> torch.dtype:
-    return torch.float64 if any(x is not None and x.dtype == torch.float64 for x in parts) else torch.float32
-
-
 def _known(x: Tensor) -> Tensor:
     """A tensor without gaps, in a dtype that the kernel knows."""
     return flat(x, x.dtype if x.dtype in ELEMENTS else torch.float32)
 
 
-def _kind(dtype: torch.dtype, wide: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.bfloat16 and wide == torch.float32 else wide
-
-
 def _block(x, gate, weight, eps, width, gated, pointers: tuple[int, ...]) -> tuple[int, ...]:
     """A call as the kernel reads it, of tensors as it reads them, x as y is."""
-    wide, rows = _wide(x, gate, weight), x.numel() // width
+    wide, rows = wide_of(x, gate, weight), x.numel() // width
     groups = 1 if weight is None else weight.numel() // width
     return (
         *(rows, width, groups, _chunk(groups), threads(x.numel())),
@@ -66,9 +60,9 @@ def _chunk(groups: int) -> int:
 
 def _operands(x, gate, weight):
     """Tensors as the kernel reads them: x in the dtype of y."""
-    wide = _wide(x, gate, weight)
-    x = _known(x.to(_kind(x.dtype, wide)))
-    gate = None if gate is None else _known(gate.to(_kind(gate.dtype, wide)))
+    wide = wide_of(x, gate, weight)
+    x = _known(x.to(written(x.dtype, wide)))
+    gate = None if gate is None else _known(gate.to(written(gate.dtype, wide)))
     return x, gate, None if weight is None else flat(weight, wide)
 
 
@@ -81,7 +75,7 @@ def _forward(x, gate, weight, eps, width, gated):
 
 
 def _room(x, gate, weight, eps, width, gated):
-    return torch.empty(x.shape, dtype=_kind(x.dtype, _wide(x, gate, weight)))
+    return torch.empty(x.shape, dtype=written(x.dtype, wide_of(x, gate, weight)))
 
 
 def _backward(d_y, x, gate, weight, eps, width, gated, wanted):
@@ -95,13 +89,13 @@ def _backward(d_y, x, gate, weight, eps, width, gated, wanted):
 
 
 def _room_back(d_y, x, gate, weight, eps, width, gated, wanted):
-    wide = _wide(x, gate, weight)
+    wide = wide_of(x, gate, weight)
     nothing = torch.empty(0, dtype=wide)
     groups = 1 if weight is None else weight.numel() // width
     chunks = -(-(x.numel() // width) // _chunk(groups))
     return (
-        torch.empty(x.shape, dtype=_kind(x.dtype, wide)) if wanted[0] else nothing,
-        torch.empty(gate.shape, dtype=_kind(gate.dtype, wide)) if gate is not None and wanted[1] else nothing,
+        torch.empty(x.shape, dtype=written(x.dtype, wide)) if wanted[0] else nothing,
+        torch.empty(gate.shape, dtype=written(gate.dtype, wide)) if gate is not None and wanted[1] else nothing,
         torch.empty((chunks, weight.numel()), dtype=wide) if weight is not None and wanted[2] else nothing[None],
     )
 
@@ -137,7 +131,7 @@ def _differentiate(ctx: Any, d_y: Tensor) -> tuple:
 
 def normed(x: Tensor, gate: Tensor | None, weight: Tensor | None, eps: float, width: int, gated: int) -> Tensor:
     """What the operator returns, by torch."""
-    wide = _wide(x, gate, weight)
+    wide = wide_of(x, gate, weight)
     bent = None if gate is None else F.silu(gate.to(wide))
     y = x.to(wide) if bent is None or gated == 1 else x.to(wide) * bent
     rows = y.reshape(-1, 1 if weight is None else weight.numel() // width, width)

@@ -21,6 +21,7 @@ from lavagna.kernels.cpu.operands import (
     flat,
     operand,
     packed,
+    pieces,
     pointer,
     threads,
     vector_bytes,
@@ -82,7 +83,7 @@ class Sizes(NamedTuple):
 
     def kept(self, apart: bool) -> tuple[int | torch.SymInt, ...]:
         """The shape of the states in front of segments."""
-        count = self.steps // self.segment + self.rows if apart else -(-self.steps // self.segment) * self.rows
+        count = pieces(self.steps, self.segment, self.rows, packed=apart)
         return count, self.padded * self.keys * self.values
 
     def shares(self, wide: torch.dtype) -> int | torch.SymInt:

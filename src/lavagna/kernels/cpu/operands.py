@@ -37,6 +37,24 @@ def threads(numbers: int | torch.SymInt) -> int:
     return torch.get_num_threads() if numbers >= WORTH else 1
 
 
+def wide_of(*parts: Tensor | None) -> torch.dtype:
+    """What a kernel computes in: float64 where anything is, else float32."""
+    return torch.float64 if any(x is not None and x.dtype == torch.float64 for x in parts) else torch.float32
+
+
+def written(dtype: torch.dtype, wide: torch.dtype) -> torch.dtype:
+    """What a kernel writes for a result of some dtype: bfloat16 is rounded as it is written, else it is as computed."""
+    return dtype if dtype == torch.bfloat16 and wide == torch.float32 else wide
+
+
+def pieces(steps: Any, segment: Any, rows: Any, *, packed: bool) -> int | torch.SymInt:
+    """How many states in front of segments of steps all rows have, packed side by side in one or each on its own.
+
+    Sizes are whole numbers, which tracing may leave open.
+    """
+    return steps // segment + rows if packed else -(-steps // segment) * rows
+
+
 def dense(x: Tensor) -> Tensor:
     """A tensor as a kernel reads it: the last axis side by side, a dtype it knows, no sign or conjugate pending."""
     if x.dtype not in ELEMENTS:

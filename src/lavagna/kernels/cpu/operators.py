@@ -19,6 +19,7 @@ from lavagna.kernels.cpu.operands import (
     flat,
     operand,
     packed,
+    pieces,
     pointer,
     threads,
     vector_bytes,
@@ -76,7 +77,7 @@ class Sizes(NamedTuple):
     def kept(self, wide: torch.dtype, apart: bool) -> tuple[int | torch.SymInt, ...]:
         """The shape of the states in front of segments, their rows of keys in whole vectors."""
         lanes = vector_bytes() // (8 if wide in (torch.float64, torch.complex128) else 4)
-        count = self.steps // self.segment + self.rows if apart else -(-self.steps // self.segment) * self.rows
+        count = pieces(self.steps, self.segment, self.rows, packed=apart)
         return count, self.heads, self.values, -(-self.keys // lanes) * lanes
 
 

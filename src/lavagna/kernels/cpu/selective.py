@@ -24,9 +24,11 @@ from lavagna.kernels.cpu.operands import (
     gradients_again,
     operand,
     packed,
+    pieces,
     pointer,
     threads,
     vector_bytes,
+    written,
 )
 from lavagna.kernels.cpu.prepared import Call, prepares
 
@@ -81,7 +83,7 @@ class _Sizes(NamedTuple):
 
     def kept(self, packed: bool) -> int | torch.SymInt:
         """Room for the states in front of segments, in all rows."""
-        return self.steps // self.segment + self.rows if packed else -(-self.steps // self.segment) * self.rows
+        return pieces(self.steps, self.segment, self.rows, packed=packed)
 
 
 def _scan(x, dt, A, B, C, D, state, mask, offsets, keep):
@@ -114,7 +116,7 @@ def _made(x, dt, A, B, C, D, state, mask, offsets, keep):
     """Room for what the operator returns."""
     wide = state.dtype
     sizes = _Sizes.of(x, A, offsets, wide)
-    kind = B.dtype if B.dtype == torch.bfloat16 and wide == torch.float32 else wide
+    kind = written(B.dtype, wide)
     y = (torch.empty if mask is None else torch.zeros)(x.shape, dtype=kind)
     rows = (sizes.kept(offsets is not None), sizes.keys, sizes.padded) if keep else (0,)
     return y, torch.empty(state.shape, dtype=wide), torch.empty(rows, dtype=wide)

@@ -23,6 +23,8 @@ from lavagna.kernels.cpu.operands import (
     packed,
     pointer,
     threads,
+    wide_of,
+    written,
 )
 from lavagna.kernels.cpu.prepared import Call, prepares
 from lavagna.packing import masked_rows, packed_rows
@@ -39,15 +41,6 @@ OPERATORS.define(
     "Tensor? mask, Tensor? offsets, bool silu, bool[] wanted) "
     "-> (Tensor x, Tensor weight, Tensor bias, Tensor window)"
 )
-
-
-def _wide(*parts: Tensor | None) -> torch.dtype:
-    return torch.float64 if any(x is not None and x.dtype == torch.float64 for x in parts) else torch.float32
-
-
-def _kind(dtype: torch.dtype, wide: torch.dtype) -> torch.dtype:
-    """What the kernel writes for a result of some dtype: bfloat16 is rounded as it is written."""
-    return dtype if dtype == torch.bfloat16 and wide == torch.float32 else wide
 
 
 def _sizes(x: Tensor, weight: Tensor, offsets: Tensor | None, *, back: bool) -> tuple[int, ...]:
@@ -73,7 +66,7 @@ def _block(x, weight, bias, window, mask, offsets, silu, y, last) -> tuple[int, 
 
 
 def _forward(x, weight, bias, window, mask, offsets, silu):
-    wide = _wide(x, weight, bias, window)
+    wide = wide_of(x, weight, bias, window)
     made = _room(x, weight, bias, window, mask, offsets, silu)
     weight, bias = flat(weight, wide), None if bias is None else flat(bias, wide)
     x, window, mask = dense(x), dense(window), None if mask is None else mask.contiguous()
@@ -83,13 +76,13 @@ def _forward(x, weight, bias, window, mask, offsets, silu):
 
 def _room(x, weight, bias, window, mask, offsets, silu):
     """Room for what the operator returns; zeros where a masked step writes nothing."""
-    wide, kept = _wide(x, weight, bias, window), torch.promote_types(window.dtype, x.dtype)
-    y = (torch.empty if mask is None else torch.zeros)(x.shape, dtype=_kind(x.dtype, wide))
-    return y, torch.empty(window.shape, dtype=_kind(kept, wide))
+    wide, kept = wide_of(x, weight, bias, window), torch.promote_types(window.dtype, x.dtype)
+    y = (torch.empty if mask is None else torch.zeros)(x.shape, dtype=written(x.dtype, wide))
+    return y, torch.empty(window.shape, dtype=written(kept, wide))
 
 
 def _backward(d_y, d_last, x, weight, bias, window, mask, offsets, silu, wanted):
-    wide = _wide(x, weight, bias, window)
+    wide = wide_of(x, weight, bias, window)
     made = _room_back(d_y, d_last, x, weight, bias, window, mask, offsets, silu, wanted)
     weight, bias, d_last = flat(weight, wide), None if bias is None else flat(bias, wide), flat(d_last, wide)
     x, window, d_y = dense(x), dense(window), dense(d_y)
@@ -107,7 +100,7 @@ def _backward(d_y, d_last, x, weight, bias, window, mask, offsets, silu, wanted)
 
 def _room_back(d_y, d_last, x, weight, bias, window, mask, offsets, silu, wanted):
     """Room for the gradients, those of weight and bias for each sequence."""
-    wide, rows = _wide(x, weight, bias, window), window.shape[0]
+    wide, rows = wide_of(x, weight, bias, window), window.shape[0]
     room = torch.empty if mask is None else torch.zeros
     return (
         room(x.shape if wanted[0] else (0,), dtype=wide),
@@ -162,7 +155,7 @@ def convolved(
     if offsets is not None:
         rows = packed_rows(offsets.tolist(), mask)
     steps = x if rows is None else rows.gather(x)
-    wide, length, width = _wide(x, weight, bias, window), steps.shape[1], weight.shape[1]
+    wide, length, width = wide_of(x, weight, bias, window), steps.shape[1], weight.shape[1]
     past = torch.cat([window.to(wide), steps.to(wide)], 1)
     y = sum((past[:, i : i + length] * weight[:, i] for i in range(width)), start=past.new_zeros(()))
     y = y if bias is None else y + bias
@@ -184,7 +177,7 @@ _BACKWARD = torch.ops.lavagna.short_conv_backward.default
 @prepares(_FORWARD, in_place={1: 3})
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     x, weight, bias, window, mask, offsets, silu = arguments
-    wide = _wide(x, weight, bias, window)
+    wide = wide_of(x, weight, bias, window)
     ready = all(part is None or flat(part, wide) is part for part in (weight, bias))
     if mask is not None or offsets is not None or not ready or dense(x) is not x or dense(window) is not window:
         return None

@@ -21,6 +21,7 @@ from lavagna.kernels.cpu.operands import (
     gradients_again,
     operand,
     packed,
+    pieces,
     pointer,
     threads,
     vector_bytes,
@@ -66,7 +67,7 @@ class _Sizes(NamedTuple):
 
     def kept(self, packed: bool) -> int | torch.SymInt:
         """Room for the sums in front of segments, in all rows."""
-        return self.steps // self.segment + self.rows if packed else -(-self.steps // self.segment) * self.rows
+        return pieces(self.steps, self.segment, self.rows, packed=packed)
 
 
 def _wkv(log_decay, u, k, v, memory, stabilizer, mask, offsets, keep):

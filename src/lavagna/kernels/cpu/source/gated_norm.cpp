@@ -4,6 +4,7 @@
 
 #include "exponential.h"
 #include "pack.h"
+#include "tasks.h"
 
 namespace lavagna {
 namespace {
@@ -164,12 +165,7 @@ void run(const Norm& call, bool back) {
         T* const d_weight = call.d_weight ? (T*)call.d_weight + i * call.groups * call.width : nullptr;
         back ? chunk.backward(first, end, d_weight) : chunk.forward(first, end);
     };
-    if (call.threads <= 1 || tasks == 1) {
-        for (Index i = 0; i < tasks; ++i) task(i);
-        return;
-    }
-#pragma omp parallel for schedule(dynamic) num_threads(call.threads)
-    for (Index i = 0; i < tasks; ++i) task(i);
+    each_task(tasks, call.threads, task);
 }
 
 void serve(const int64_t* block, bool back) {

@@ -2,6 +2,7 @@
 // lies in memory: what comes and goes passes through once, and only the memory stays. Work is shared out by sequence and
 // share; sums over heads are given apart for each share, so that none depends on how many threads there are.
 #include "narrow.h"
+#include "tasks.h"
 
 #include <type_traits>
 
@@ -395,12 +396,7 @@ void run(const Narrow& call, bool back) {
         Heads<N> heads(call, i / parts, i % parts, back);
         back ? heads.backward() : heads.forward();
     };
-    if (call.threads <= 1 || tasks == 1) {
-        for (Index i = 0; i < tasks; ++i) task(i);
-        return;
-    }
-#pragma omp parallel for schedule(dynamic) num_threads(call.threads)
-    for (Index i = 0; i < tasks; ++i) task(i);
+    each_task(tasks, call.threads, task);
 }
 
 void serve(const int64_t* block, bool back) {

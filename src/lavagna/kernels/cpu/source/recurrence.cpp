@@ -2,10 +2,7 @@
 // states lie, and which loop serves them. Rows of values don't know of each other, so work is shared out by sequence, head and
 // part of the values, and no sum depends on how many threads there are.
 #include "backward.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "tasks.h"
 
 namespace lavagna {
 namespace {
@@ -336,12 +333,7 @@ void run(const Call& call, bool back) {
         const Recurrence<N> own{call, loops, row, head, first, values};
         back ? own.backward(part) : own.forward();
     };
-    if (call.threads <= 1 || tasks == 1) {
-        for (Index i = 0; i < tasks; ++i) task(i);
-        return;
-    }
-#pragma omp parallel for schedule(dynamic) num_threads(call.threads)
-    for (Index i = 0; i < tasks; ++i) task(i);
+    each_task(tasks, call.threads, task);
 }
 
 void serve(const Call& call, bool back) {

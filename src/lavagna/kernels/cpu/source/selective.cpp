@@ -4,6 +4,7 @@
 #include "selective.h"
 
 #include "pack.h"
+#include "tasks.h"
 
 namespace lavagna {
 namespace {
@@ -265,12 +266,7 @@ void run(const Scan& call, bool back) {
         Share<T> share(call, i / parts, i % parts, back);
         back ? share.backward() : share.forward();
     };
-    if (call.threads <= 1 || tasks == 1) {
-        for (Index i = 0; i < tasks; ++i) task(i);
-        return;
-    }
-#pragma omp parallel for schedule(dynamic) num_threads(call.threads)
-    for (Index i = 0; i < tasks; ++i) task(i);
+    each_task(tasks, call.threads, task);
 }
 
 void serve(const int64_t* block, bool back) {

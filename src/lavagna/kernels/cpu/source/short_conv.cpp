@@ -5,6 +5,7 @@
 
 #include "exponential.h"
 #include "pack.h"
+#include "tasks.h"
 
 namespace lavagna {
 namespace {
@@ -263,12 +264,7 @@ void run(const ShortConv& call, bool back) {
         const auto task_of = call.width == 4 ? task<T, 4> : call.width == 3 ? task<T, 3> : task<T, 0>;
         task_of(call, i / parts, i % parts, back);
     };
-    if (call.threads <= 1 || tasks == 1) {
-        for (Index i = 0; i < tasks; ++i) one(i);
-        return;
-    }
-#pragma omp parallel for schedule(dynamic) num_threads(call.threads)
-    for (Index i = 0; i < tasks; ++i) one(i);
+    each_task(tasks, call.threads, one);
 }
 
 void serve(const int64_t* block, bool back) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "pack.h"
+#include "tasks.h"
 
 namespace lavagna {
 namespace {
@@ -302,12 +303,7 @@ void run(const Cells& call, bool back) {
         Head<T> head(call, i % call.heads, first, end - first, back);
         back ? head.backward() : head.forward();
     };
-    if (call.threads <= 1 || tasks == 1) {
-        for (Index i = 0; i < tasks; ++i) task(i);
-        return;
-    }
-#pragma omp parallel for schedule(dynamic) num_threads(call.threads)
-    for (Index i = 0; i < tasks; ++i) task(i);
+    each_task(tasks, call.threads, task);
 }
 
 void serve(const int64_t* block, bool back) {

@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "pack.h"
+#include "tasks.h"
 
 namespace lavagna {
 namespace {
@@ -160,12 +161,7 @@ void run(const Average& call, bool back) {
         Share<T> share(call, i / parts, i % parts, back);
         back ? share.backward() : share.forward();
     };
-    if (call.threads <= 1 || tasks == 1) {
-        for (Index i = 0; i < tasks; ++i) task(i);
-        return;
-    }
-#pragma omp parallel for schedule(dynamic) num_threads(call.threads)
-    for (Index i = 0; i < tasks; ++i) task(i);
+    each_task(tasks, call.threads, task);
 }
 
 void serve(const int64_t* block, bool back) {
