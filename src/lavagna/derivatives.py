@@ -1,6 +1,10 @@
-"""What torch may be computing besides values and their gradients back."""
+"""What torch may be computing besides values and their gradients back, and gradients of gradients."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 
 def beyond_backward() -> str | None:
@@ -8,3 +12,28 @@ def beyond_backward() -> str | None:
     if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
         return "torch.func"
     return "forward-mode derivatives" if torch.autograd.forward_ad._current_level >= 0 else None
+
+
+def apart(given: Iterable[Tensor | None]) -> tuple[Any, ...]:
+    """The same tensors as new nodes of the graph: one may be made of another, or be given twice."""
+    return tuple(None if x is None else x.view_as(x) for x in given)
+
+
+def gradients_again(
+    given: Iterable[Tensor | None], compute: Callable[[], Sequence[Tensor]], incoming: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """Gradients of what was given, by torch's own derivative of `compute`, so that they have gradients of their own.
+
+    `compute` returns the outputs to which the `incoming` gradients belong, in any dtype; those that depend on nothing
+    given are passed over, and what nothing depends on has a gradient of zeros.
+    """
+    given = tuple(given)
+    named = [x for x in given if x is not None and x.requires_grad]
+    with torch.enable_grad():
+        pairs = [(x.to(d.dtype), d) for x, d in zip(compute(), incoming, strict=True) if x.requires_grad]
+        if not pairs:
+            return tuple(torch.zeros_like(x) if x is not None and x.requires_grad else None for x in given)
+        outputs, incoming = zip(*pairs, strict=True)
+        found = torch.autograd.grad(outputs, named, incoming, create_graph=True, materialize_grads=True)
+    by_id = {id(x): gradient for x, gradient in zip(named, found, strict=True)}
+    return tuple(by_id.get(id(x)) for x in given)

@@ -120,13 +120,6 @@ def test_cells_of_one_head_do_not_see_those_of_another(device):
     assert torch.equal(y[..., D // 4 :], changed[..., D // 4 :]) and not torch.equal(y, changed)
 
 
-def test_gradients_of_gradients_are_refused_without_a_kernel(device):
-    layer, x = build("slstm", device), text(device, 1, 3).requires_grad_()
-    (grad,) = torch.autograd.grad(layer(x, backend="torch").y.square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
-
-
 def test_a_new_layer_has_the_gates_of_the_paper():
     first, last = (layers.build("slstm", 64, head_dim=16, layer_index=index, depth=3) for index in (0, 2))
     ramp = torch.arange(16) / 15

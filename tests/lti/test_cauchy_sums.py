@@ -38,3 +38,14 @@ def test_gradients_are_those_of_all_terms_in_blocks_of_any_size(device, conjugat
         out = sums(*given, a, b)
         found.append([out, *torch.autograd.grad((out * weight).real.sum(), given)])
     assert all(torch.allclose(ours, right, rtol=1e-11, atol=1e-12) for ours, right in zip(*found, strict=True))
+
+
+def test_torch_func_has_their_gradients_too(device, conjugates):
+    V, z, a, b = drawn(device)
+
+    def loss(V, z):
+        return cauchy_sums(V, z, a, b, conjugates=conjugates).abs().square().sum()
+
+    right = torch.autograd.grad(loss(V.requires_grad_(), z.requires_grad_()), (V, z))
+    ours = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)))(V.detach()[None], z.detach()[None])
+    assert all(torch.allclose(one[0], other, rtol=1e-11) for one, other in zip(ours, right, strict=True))

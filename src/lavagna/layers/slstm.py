@@ -6,10 +6,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from lavagna.autocast import without_autocast
-from lavagna.derivatives import beyond_backward
+from lavagna.derivatives import apart, beyond_backward, gradients_again
 from lavagna.layers.layer import Layer
 from lavagna.modules.exponential import NOTHING
 from lavagna.modules.heads import heads_of
@@ -36,8 +35,8 @@ class SLSTM(Layer):
     What is shown enters the gates, so a step is no affine map of the state and steps don't compose: the only form is
     "recurrent", and the layer keeps a loop of its own. All that needs no h is computed before it, for all steps at
     once; the loop, in float32 at least, is a kernel where there is one. Else it is 13 calls a step, and so is its
-    backward pass, written by hand, which can't be differentiated once more; under `torch.compile` it is then unrolled
-    step by step. O(t d (d / heads)) time.
+    backward pass, written by hand; under `torch.compile` and for gradients of gradients it is then unrolled step by
+    step. O(t d (d / heads)) time.
 
     - heads, head_dim: the largest size up to 64 that divides d_model by default; together they are d_model.
     - conv_size: tokens of the convolution before i and f, 4; 0 for none.
@@ -234,18 +233,21 @@ class _Loop(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, given: Tensor, mixing: Tensor, h: Tensor, pair: Tensor, m: Tensor
+        ctx: Any, given: Tensor, mixing: Tensor, h: Tensor, pair: Tensor, start: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        shown, last, m, kept = _looped(given, mixing, h, pair, m, keep=True)
-        ctx.save_for_backward(*kept, shown, mixing, h)
+        shown, last, m, kept = _looped(given, mixing, h, pair, start, keep=True)
+        ctx.save_for_backward(*kept, shown, given, mixing, h, pair, start)
         ctx.mark_non_differentiable(m)
         return shown, last, m
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_shown: Tensor, d_pair: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """From the last step to the first; all factors that need no gradient are made before, for all steps at once."""
-        gates, pairs, logs, shown, mixing, start = ctx.saved_tensors
+        gates, pairs, logs, shown, *given = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            given = apart(given)
+            return gradients_again(given, lambda: _unrolled(*given)[:2], (d_shown, d_pair))
+        _, mixing, start, _, _ = given
         i, f, z, o = gates.unflatten(-1, (4, -1)).unbind(-2)
         ratio = pairs[1:, 0] / pairs[1:, 1]
         to_o, to_c, to_z, to_f = o * (1 - o) * ratio, o / pairs[1:, 1], i * (1 - z * z), f * -torch.expm1(logs)

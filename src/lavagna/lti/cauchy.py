@@ -42,8 +42,8 @@ def s4_kernel(
         standing for C, and K_l = e^(damping l / length) ifft(K^)_l.
 
     Any length, even or odd. Computed in complex128 whatever comes, and returned in the precision that came. Time
-    O(n length), memory O(length) and a block of nodes, in the backward pass too; no second derivatives. Raises
-    ValueError on a length that isn't an int >= 0, or shapes that don't fit.
+    O(n length), memory O(length) and a block of nodes, in the backward pass too; memory O(n length) for gradients of
+    gradients and in `torch.func`. Raises ValueError on a length that isn't an int >= 0, or shapes that don't fit.
 
     >>> from lavagna.lti import nplr
     >>> Lambda, P, B, V = nplr("legs", 4)

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from jaxtyping import Complex, Shaped
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from lavagna.derivatives import apart, beyond_backward, gradients_again
 
 # Terms of a block of nodes: on a CPU few enough to stay in the cache, elsewhere enough to keep a device busy.
 BLOCK = {"cpu": 2**17}
@@ -26,13 +27,25 @@ def cauchy_sums(
 
         (2 Re V a - 2 Re(V conj z) b) / (a^2 - 2 Re z a b + |z|^2 b^2),
 
-    and so costs half of one term. O(n k m) time; memory O(k m) and one block. Differentiable once in V and z.
+    and so costs half of one term. O(n k m) time; memory O(k m) and one block, but all terms for gradients of gradients
+    and in `torch.func`. Differentiable in V and z.
     """
+    blockwise = beyond_backward() is None
     if not conjugates:
-        return _Sums.apply(V, z, a, b)
+        return _Sums.apply(V, z, a, b) if blockwise else _terms(V, z, a, b)
     mode = torch.stack([torch.ones_like(z.real), -2 * z.real, z.real.square() + z.imag.square()], -2)
     weights = torch.cat([2 * V.real, -2 * (V * z.conj().unsqueeze(-1)).real], -1)
-    return _PairSums.apply(weights, mode, a, b)
+    return _PairSums.apply(weights, mode, a, b) if blockwise else _pair_terms(weights, mode, a, b)
+
+
+def _terms(V: Tensor, z: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return _inverses(z, a, b, slice(None)) @ V
+
+
+def _pair_terms(W: Tensor, mode: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    squares = torch.stack([a * a, a * b, b * b], -1)
+    over_a, over_b = ((squares @ mode.to(a.dtype)).reciprocal() @ W.to(a.dtype)).chunk(2, -1)
+    return a[:, None] * over_a + b[:, None] * over_b
 
 
 class _Sums(torch.autograd.Function):
@@ -48,10 +61,12 @@ class _Sums(torch.autograd.Function):
         return sums
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         V, z, a, b = ctx.saved_tensors
         (grad,) = grads
+        if torch.is_grad_enabled():
+            V, z = apart((V, z))
+            return *gradients_again((V, z), lambda: (_terms(V, z, a, b),), grads), None, None
         grad_V, grad_z = torch.zeros_like(V), torch.zeros_like(z)
         for part in _blocks(len(a), z):
             inverses, own = _inverses(z, a, b, part), grad[..., part, :]
@@ -78,9 +93,11 @@ class _PairSums(torch.autograd.Function):
         return sums
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         W, mode, a, b = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            W, mode = apart((W, mode))
+            return *gradients_again((W, mode), lambda: (_pair_terms(W, mode, a, b),), grads), None, None
         grad_W, grad_mode = torch.zeros_like(W), torch.zeros_like(mode)
         for part in _blocks(len(a), mode[..., 0, :]):
             own_a, own_b = a[part, None], b[part, None]

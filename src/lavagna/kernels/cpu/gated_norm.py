@@ -11,13 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lavagna.derivatives import apart, gradients_again
 from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     OPERATORS,
-    apart,
     call,
     flat,
-    gradients_again,
     packed,
     pointer,
     threads,

@@ -1,7 +1,7 @@
-"""What the kernels' operators have in common: the library, tensors as a kernel reads them, gradients of gradients."""
+"""What the kernels' operators have in common: the library, and tensors as a kernel reads them."""
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -110,26 +110,3 @@ def packed(block: Sequence[int]) -> bytes:
 def arrived(gradient: Tensor | None, state: Tensor, shape: torch.Size) -> Tensor:
     """An incoming gradient, or zeros of the state's dtype where nothing hangs on what it would be of."""
     return state.new_zeros(shape) if gradient is None else gradient
-
-
-def apart(given: Iterable[Tensor | None]) -> tuple[Any, ...]:
-    """The same tensors as new nodes of the graph: one may be made of another, or be given twice."""
-    return tuple(None if x is None else x.view_as(x) for x in given)
-
-
-def gradients_again(
-    given: Iterable[Tensor | None], compute: Callable[[], Sequence[Tensor]], incoming: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    """Gradients of what was given, by torch's own derivative of `compute`, so that they have gradients of their own.
-
-    `compute` returns the outputs to which the `incoming` gradients belong, in any dtype; those that depend on nothing
-    given are passed over.
-    """
-    given = tuple(given)
-    named = [x for x in given if x is not None and x.requires_grad]
-    with torch.enable_grad():
-        pairs = [(x.to(d.dtype), d) for x, d in zip(compute(), incoming, strict=True) if x.requires_grad]
-        outputs, incoming = zip(*pairs, strict=True)
-        found = torch.autograd.grad(outputs, named, incoming, create_graph=True, allow_unused=True)
-    by_id = {id(x): gradient for x, gradient in zip(named, found, strict=True)}
-    return tuple(by_id.get(id(x)) for x in given)

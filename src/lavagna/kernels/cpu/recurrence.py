@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from lavagna.algebra.transition import Transition, finite
-from lavagna.derivatives import beyond_backward
+from lavagna.derivatives import apart, beyond_backward, gradients_again
 from lavagna.forms.call import Inputs, call
 from lavagna.forms.chunkwise import chunkwise
 from lavagna.kernels.cpu import narrow
-from lavagna.kernels.cpu.operands import LIBRARY, OPERATORS, apart, arrived, gradients_again, vector_bytes
+from lavagna.kernels.cpu.operands import LIBRARY, OPERATORS, arrived, vector_bytes
 from lavagna.kernels.cpu.operators import BACKWARD, FORWARD, LONGEST
 
 

@@ -10,18 +10,17 @@ import torch
 from torch import Tensor
 
 from lavagna.algebra.transition import diagonal
+from lavagna.derivatives import apart, gradients_again
 from lavagna.forms import call as forms
 from lavagna.forms.recurrent import recurrent
 from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
-    apart,
     arrived,
     call,
     dense,
     flat,
-    gradients_again,
     operand,
     packed,
     pieces,

@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lavagna.derivatives import apart, gradients_again
 from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
-    apart,
     call,
     dense,
     flat,
-    gradients_again,
     operand,
     packed,
     pieces,
