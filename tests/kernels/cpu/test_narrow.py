@@ -16,7 +16,8 @@ if library().functions is None:
     pytest.skip(f"the CPU kernels are {library().level}", allow_module_level=True)
 
 PLAIN = ["identity", "scalar", "scalar constant", "diagonal", "diagonal with step", "diagonal complex"]
-EVERY = pytest.mark.parametrize("name", PLAIN)
+ERASING = ["householder", "gated householder", "gated householder, diagonal"]
+EVERY = pytest.mark.parametrize("name", PLAIN + ERASING)
 CPU = torch.device("cpu")
 # Heads that fill no vector, or more than one and a bit; one key for all of them, one each, one for two.
 SIZES = [
@@ -57,10 +58,10 @@ def same(some: Call, tolerance=1e-11, **options):
         assert difference(one, other) < tolerance
 
 
-def test_it_is_taken_for_what_is_narrow_and_has_no_rank_one_part():
+def test_it_is_taken_for_what_is_narrow_and_erases_nothing_or_along_its_own_key():
     for name, sizes in itertools.product(TRANSITIONS, SIZES):
         some = call(name, sizes, device=CPU)
-        assert narrow.fits(some.a, some.k, some.v) == (name in PLAIN)
+        assert narrow.fits(some.a, some.k, some.v) == (name in PLAIN + ERASING)
     for sizes in (Sizes(hv=4), Sizes(h=1, hv=40, k=16, v=16), Sizes(h=1, hv=40, k=0), Sizes(h=1, hv=40, v=0)):
         some = call("scalar", sizes, device=CPU)
         assert not narrow.fits(some.a, some.k, some.v)
@@ -72,6 +73,13 @@ def test_it_is_taken_for_what_is_narrow_and_has_no_rank_one_part():
 @pytest.mark.sampled(2)
 def test_it_is_the_definition_and_its_gradients_are(name, sizes, read):
     held(call(name, sizes, device=CPU), 1e-12, read=read, form="recurrent", backend="cpu")
+
+
+@pytest.mark.parametrize("name", ERASING)
+@pytest.mark.parametrize("read", ["after", "before"])
+def test_complex_keys_erase_as_they_are_defined_to(name, read):
+    some = mapped(call(name, SIZES[3], device=CPU), lambda x: torch.complex(x, x.flip(-1)) / 2)
+    held(some, 1e-12, read=read, form="recurrent", backend="cpu")
 
 
 @EVERY
@@ -135,9 +143,7 @@ def test_any_cut_is_the_whole_to_the_bit(name, sizes):
 
 
 def piece(some: Call, start: int, end: int) -> Call:
-    def cut(x):
-        return x if x.shape[1] == 1 else x[:, start:end]
-
+    cut = shared(lambda x: x if x.shape[1] == 1 else x[:, start:end])
     return Call(some.a.map(cut), *map(cut, some[1:4]), some.state)
 
 
@@ -174,7 +180,7 @@ def test_no_layout_of_what_comes_matters(name, sizes):
     same(mapped(still, lambda x: x.to(torch.complex128 if x.is_complex() else torch.float64)))
 
 
-@pytest.mark.parametrize("name", ["scalar", "diagonal with step"])
+@pytest.mark.parametrize("name", ["scalar", "diagonal with step", "householder"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_rounded_once(name, dtype):
     for sizes in (SIZES[0], SIZES[4]):
@@ -219,7 +225,7 @@ def test_nothing_is_legal(name, sizes):
     assert all(map(torch.equal, gradients(some, "cpu"), gradients(some, "torch")))
 
 
-@pytest.mark.parametrize("name", ["scalar constant", "diagonal with step", "diagonal complex"])
+@pytest.mark.parametrize("name", ["scalar constant", "diagonal with step", "diagonal complex", "gated householder"])
 def test_gradients_of_gradients_are_those_of_torch(name):
     some = call(name, Sizes(b=1, t=3, h=1, hv=9, k=2, v=1), device=CPU)
     wanted = leaves(some)
@@ -242,10 +248,11 @@ def test_operators_are_what_they_say():
         ("diagonal with step", None, None, False, False),
         ("diagonal with step", mask, None, True, True),
         ("diagonal complex", mask, borders, False, True),
+        ("gated householder", mask, None, False, True),
         ("diagonal complex", None, borders, True, True),
     ):
         some = call(name, SIZES[0]._replace(b=1), device=CPU)
-        given = (*some[1:4], some.a.log_decay, some.a.step, some.state.to(some.a.log_decay.dtype))
+        given = (*some[1:4], some.a.log_decay, some.a.step, some.a.beta, some.state.to(some.a.log_decay.dtype))
         given = [None if x is None else x.detach().requires_grad_(keep) for x in given]
         torch.library.opcheck(narrow.FORWARD, (*given, real, offsets, before, keep))
 
@@ -262,7 +269,7 @@ def test_layers_of_narrow_memories_take_it(monkeypatch):
     monkeypatch.setattr(
         narrow, "FORWARD", lambda *given: calls.append(1) or torch.ops.lavagna.narrow_recurrence(*given)
     )
-    for name in ("s5", "rg_lru", "rwkv4", "mamba", "s4d"):
+    for name in ("s5", "rg_lru", "rwkv4", "mamba", "s4d", "longhorn"):
         layer, x = lv.layers.build(name, 32).double(), torch.randn(2, 9, 32, dtype=torch.float64)
         calls.clear()
         ours, right = layer(x, form="recurrent"), layer(x, form="recurrent", backend="torch")

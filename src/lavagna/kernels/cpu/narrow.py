@@ -1,8 +1,9 @@
 """The compiled recurrence of narrow memories and many heads as operators of torch: a vector holds neighboring heads.
 
-`lavagna::narrow_recurrence` takes the parts of a transition without a rank-one part as they come and returns what
-`recur` does, then, for its backward pass, the state in front of each segment of steps. The backward operator computes
-the gradients that are `wanted`, of q, k, v, log_decay, step and state, and sums over what all heads share.
+`lavagna::narrow_recurrence` takes the parts of a transition that erases nothing, or `beta` along the key that is
+written, as they come and returns what `recur` does, then, for its backward pass, the state in front of each segment of
+steps. The backward operator computes the gradients that are `wanted`, of q, k, v, log_decay, step, beta and state, and
+sums over what all heads share.
 """
 
 from collections.abc import Sequence
@@ -38,13 +39,13 @@ BACK, FORTH = 1 << 13, 1 << 18
 SHORT, LONG = 32, 64
 
 OPERATORS.define(
-    "narrow_recurrence(Tensor q, Tensor k, Tensor v, Tensor? log_decay, Tensor? step, Tensor state, Tensor? mask, "
-    "Tensor? offsets, bool before, bool keep) -> (Tensor output, Tensor last, Tensor kept)"
+    "narrow_recurrence(Tensor q, Tensor k, Tensor v, Tensor? log_decay, Tensor? step, Tensor? beta, "
+    "Tensor state, Tensor? mask, Tensor? offsets, bool before, bool keep) -> (Tensor output, Tensor last, Tensor kept)"
 )
 OPERATORS.define(
     "narrow_recurrence_backward(Tensor d_output, Tensor d_last, Tensor q, Tensor k, Tensor v, Tensor? log_decay, "
-    "Tensor? step, Tensor? mask, Tensor? offsets, Tensor kept, bool before, bool[] wanted) "
-    "-> (Tensor q, Tensor k, Tensor v, Tensor log_decay, Tensor step, Tensor state)"
+    "Tensor? step, Tensor? beta, Tensor? mask, Tensor? offsets, Tensor kept, bool before, bool[] wanted) "
+    "-> (Tensor q, Tensor k, Tensor v, Tensor log_decay, Tensor step, Tensor beta, Tensor state)"
 )
 
 
@@ -99,7 +100,8 @@ def _lanes(wide: torch.dtype) -> int:
 def fits(a: Transition, k: Tensor, v: Tensor) -> bool:
     """Whether a call has memories so narrow, and so many of them, that this is the faster kernel."""
     numbers = k.shape[3] * v.shape[3]
-    return a.right is None and 0 < numbers <= NARROW and v.shape[2] >= FEW
+    erases = a.right is not None and (a.right is not k or a.beta is None)
+    return not erases and 0 < numbers <= NARROW and v.shape[2] >= FEW
 
 
 def _shared(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -120,7 +122,7 @@ def _block(
     element: int,
     *rest: int,
 ) -> list[int]:
-    """A call as the kernel reads it; `operands` dense: q, k, v, log_decay, step and the gradient of reads."""
+    """A call as the kernel reads it; `operands` dense: q, k, v, log_decay, step, beta and the gradient of reads."""
     q, k, v, log_decay, *_ = operands
     assert q is not None and k is not None and v is not None
     wide, is_complex = ELEMENTS[state.dtype]
@@ -133,22 +135,22 @@ def _block(
 
 def _forward_block(operands, state, mask, offsets, before, made) -> list[int]:
     output, last, kept = made
-    _, k, v, log_decay, _ = operands
+    _, k, v, log_decay, *_ = operands
     sizes = Sizes.of(k, v, log_decay, offsets, state.dtype, back=False)
-    rest = (pointer(state), pointer(last), pointer(output), pointer(kept), *(0,) * 7)
+    rest = (pointer(state), pointer(last), pointer(output), pointer(kept), *(0,) * 8)
     element = ELEMENTS[output.dtype][0]
     return _block(sizes, (*operands, None), state, mask, offsets, before, element, *rest)
 
 
-def _forward(q, k, v, log_decay, step, state, mask, offsets, before, keep):
-    operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step))
+def _forward(q, k, v, log_decay, step, beta, state, mask, offsets, before, keep):
+    operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, beta))
     state, mask = flat(state), None if mask is None else mask.contiguous()
-    made = _room(q, k, v, log_decay, step, state, mask, offsets, before, keep)
+    made = _room(q, k, v, log_decay, step, beta, state, mask, offsets, before, keep)
     call("narrow", _forward_block(operands, state, mask, offsets, before, made))
     return made
 
 
-def _room(q, k, v, log_decay, step, state, mask, offsets, before, keep):
+def _room(q, k, v, log_decay, step, beta, state, mask, offsets, before, keep):
     """Room for what the operator returns; zeros where a masked step writes nothing."""
     wide = state.dtype
     sizes = Sizes.of(k, v, log_decay, offsets, wide, back=False)
@@ -158,10 +160,10 @@ def _room(q, k, v, log_decay, step, state, mask, offsets, before, keep):
     return output, torch.empty(state.shape, dtype=wide), kept
 
 
-def _backward(d_output, d_last, q, k, v, log_decay, step, mask, offsets, kept, before, wanted):
-    operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, d_output))
+def _backward(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, kept, before, wanted):
+    operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, beta, d_output))
     d_last, mask = flat(d_last), None if mask is None else mask.contiguous()
-    made = _room_back(d_output, d_last, q, k, v, log_decay, step, mask, offsets, kept, before, wanted)
+    made = _room_back(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, kept, before, wanted)
     sizes = Sizes.of(k, v, log_decay, offsets, d_last.dtype, back=True)
     rest = (0, 0, 0, pointer(kept), pointer(d_last), *(pointer(x) for x in made))
     call("narrow_backward", _block(sizes, operands, d_last, mask, offsets, before, 0, *rest))
@@ -169,7 +171,7 @@ def _backward(d_output, d_last, q, k, v, log_decay, step, mask, offsets, kept, b
     return tuple(x.sum(0) if x.ndim == 5 else x for x in made)
 
 
-def _room_back(d_output, d_last, q, k, v, log_decay, step, mask, offsets, kept, before, wanted):
+def _room_back(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, kept, before, wanted):
     wide = d_last.dtype
     sizes = Sizes.of(k, v, log_decay, offsets, wide, back=True)
     room = torch.empty if mask is None else torch.zeros
@@ -179,7 +181,7 @@ def _room_back(d_output, d_last, q, k, v, log_decay, step, mask, offsets, kept, 
     log_decays = (*v.shape[:3], sizes.decays)
     if _constant(log_decay):
         log_decays = (sizes.rows, 1, sizes.heads, sizes.decays)
-    shapes = (keys, keys, v.shape, log_decays, (*v.shape[:3], 1), d_last.shape)
+    shapes = (keys, keys, v.shape, log_decays, *((*v.shape[:3], 1),) * 2, d_last.shape)
     return tuple(room(shape if want else (0,), dtype=wide) for shape, want in zip(shapes, wanted, strict=True))
 
 
@@ -195,7 +197,7 @@ FORWARD = torch.ops.lavagna.narrow_recurrence.default
 BACKWARD = torch.ops.lavagna.narrow_recurrence_backward.default
 
 
-@prepares(FORWARD, in_place={1: 5})
+@prepares(FORWARD, in_place={1: 6})
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     *operands, state, mask, offsets, before, keep = arguments
     ready = flat(state) is state and all(x is None or dense(x) is x for x in operands)

@@ -92,17 +92,17 @@ def _again(ctx: Any, given: tuple, mask: Tensor | None, offsets: Tensor | None, 
 def _remember_narrow(ctx: Any, inputs: tuple, output: tuple) -> None:
     *tensors, before, _ = inputs
     ctx.save_for_backward(*tensors, output[2])
-    ctx.decayed, ctx.before = False, before
+    ctx.decayed, ctx.before = True, before
 
 
 def _differentiate_narrow(ctx: Any, d_output: Tensor, d_last: Tensor, _: Any) -> tuple:
     """The wanted gradients, reduced to the axes that tensors came with."""
-    q, k, v, log_decay, step, state, mask, offsets, kept = ctx.saved_tensors
+    q, k, v, log_decay, step, beta, state, mask, offsets, kept = ctx.saved_tensors
     if torch.is_grad_enabled():
-        found = _again(ctx, (q, k, v, log_decay, step, None, None, state), mask, offsets, d_output, d_last)
-        return (*found[:5], found[7], None, None, None, None)
-    given, wanted = (q, k, v, log_decay, step, state), list(ctx.needs_input_grad[:6])
-    made = narrow.BACKWARD(d_output, d_last, q, k, v, log_decay, step, mask, offsets, kept, ctx.before, wanted)
+        found = _again(ctx, (q, k, v, log_decay, step, beta, None, state), mask, offsets, d_output, d_last)
+        return (*found[:6], found[7], None, None, None, None)
+    given, wanted = (q, k, v, log_decay, step, beta, state), list(ctx.needs_input_grad[:7])
+    made = narrow.BACKWARD(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, kept, ctx.before, wanted)
     reduced = (_like(x, d) if want else None for x, d, want in zip(given, made, wanted, strict=True))
     return (*reduced, None, None, None, None)
 
@@ -172,7 +172,7 @@ def _narrow(
     offsets: list[int] | None,
 ) -> tuple[Tensor, Tensor]:
     borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
-    tensors = (q, k, v, a.log_decay, a.step, state)
+    tensors = (q, k, v, a.log_decay, a.step, a.beta, state)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     output, last, _ = narrow.FORWARD(*tensors, real, borders, before, keep)
     return output, last

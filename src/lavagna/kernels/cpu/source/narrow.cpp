@@ -17,14 +17,15 @@ struct Narrow {
     Index wide, complex, element, before, shared, constant;
     const Index* offsets;
     const uint8_t* mask;
-    Operand q, k, v, log_decay, step, d_output;
+    // `beta` of what is found along the key is erased, if it is there.
+    Operand q, k, v, log_decay, step, beta, d_output;
     // (rows, heads, values, keys), dense in the wide dtype, as all that follows is but for the output.
     const void* state;
     void *last, *output, *kept;
     const void* d_last;
     // Null where not wanted. Those of shared keys come once for each share, (shares, b, t, keys); that of a constant
     // log_decay once for each row, (rows, heads, decays).
-    void *d_q, *d_k, *d_v, *d_log_decay, *d_step, *d_state;
+    void *d_q, *d_k, *d_v, *d_log_decay, *d_step, *d_beta, *d_state;
 };
 
 template <class Each>
@@ -70,6 +71,7 @@ class Heads {
         x_ = next(slots_ * decay_row_);
         const Index splits = fixed_ ? 1 : slots_;
         rest_ = next(splits * decay_row_), keep_ = next(splits * decay_row_);
+        beta_ = next(slots_ * extent_.blocks * kOne);
         // Of no steps there is nothing to read.
         if (own_.first < own_.end) {
             for (auto [x, room] : {std::pair(&call.q, q_), std::pair(&call.k, k_)})
@@ -81,7 +83,8 @@ class Heads {
         if (!back) return;
         states_ = next((slots_ + 1) * tile_), d_output_ = next(slots_ * value_row_);
         d_q_ = next(key_row_ + kOne), d_k_ = next(key_row_ + kOne), d_x_ = next(decay_row_), d_log_ = next(decay_row_);
-        d_one_ = next(extent_.blocks * kOne), steps_ = next(slots_ * extent_.blocks * kOne);
+        d_one_ = next(extent_.blocks * kOne), d_beta_ = next(extent_.blocks * kOne);
+        steps_ = next(slots_ * extent_.blocks * kOne);
     }
 
     void forward() {
@@ -116,8 +119,9 @@ class Heads {
                 const Index slot = size++;
                 index_.get()[slot] = t;
                 T* const state = states_ + slot * tile_;
-                each_kind([&](auto shared, auto unit) {
-                    fold_heads<N, Read::kNone, false, decltype(shared)::value, decltype(unit)::value>(extent_, bring(slot, t, false), state, state + tile_, nullptr);
+                each_kind([&](auto shared, auto unit, auto erase) {
+                    fold_heads<N, Read::kNone, false, decltype(shared)::value, decltype(unit)::value, decltype(erase)::value>(
+                        extent_, bring(slot, t, false), state, state + tile_, nullptr);
                 });
             }
             while (size--) unfold(size, index_.get()[size]);
@@ -142,8 +146,8 @@ class Heads {
         const Index single = extent_.blocks * kOne;
         const Index most = numbers_ > extent_.decays ? numbers_ : extent_.decays;
         const Index both = tile_ + 3 * decay_row_ + value_row_ + single + count_ * most * N::kParts +
-                           slots_ * (2 * key_row_ + value_row_ + 3 * decay_row_);
-        const Index more = (slots_ + 1) * tile_ + slots_ * (value_row_ + single) + 2 * (key_row_ + kOne + decay_row_) + single;
+                           slots_ * (2 * key_row_ + value_row_ + 3 * decay_row_ + single);
+        const Index more = (slots_ + 1) * tile_ + slots_ * (value_row_ + single) + 2 * (key_row_ + kOne + decay_row_ + single);
         return both + (back ? more : 0) + 24 * Index(64 / sizeof(T));
     }
 
@@ -155,7 +159,7 @@ class Heads {
         return here;
     }
 
-    bool unit() const { return numbers_ == 1; }
+    bool unit() const { return numbers_ == 1 && !call_.beta; }
     bool masked(Index t) const { return call_.mask && !call_.mask[own_.batch * call_.steps + t]; }
     // The first of these heads at step t, counted in heads.
     Index place_of(Index t) const { return (own_.batch * call_.steps + t) * call_.heads + first_; }
@@ -170,18 +174,21 @@ class Heads {
 
     template <class Each>
     void each_kind(Each each) const {
-        choose(call_.shared, [&](auto shared) { choose(unit(), [&](auto unit) { each(shared, unit); }); });
+        choose(call_.shared, [&](auto shared) {
+            if (call_.beta) each(shared, std::false_type{}, std::true_type{});
+            else choose(unit(), [&](auto unit) { each(shared, unit, std::false_type{}); });
+        });
     }
 
     void choose_fold(bool logs, const Step<N>& step, T* output) {
         choose(call_.before, [&](auto before) {
-            each_kind([&](auto shared, auto unit) {
+            each_kind([&](auto shared, auto unit, auto erase) {
                 constexpr Read read = decltype(before)::value ? Read::kBefore : Read::kAfter;
                 constexpr bool one_head = decltype(shared)::value, one_number = decltype(unit)::value;
                 if constexpr (N::kParts == 1 && one_number) {
-                    if (logs) return fold_heads<N, read, true, one_head, true>(extent_, step, memory_, memory_, output);
+                    if (logs) return fold_heads<N, read, true, one_head, true, false>(extent_, step, memory_, memory_, output);
                 }
-                fold_heads<N, read, false, one_head, one_number>(extent_, step, memory_, memory_, output);
+                fold_heads<N, read, false, one_head, one_number, decltype(erase)::value>(extent_, step, memory_, memory_, output);
             });
         });
     }
@@ -189,14 +196,16 @@ class Heads {
     // Rows of step t, those that must be brought to another layout in `slot`.
     Step<N> bring(Index slot, Index t, bool logs) {
         Step<N> s{keys(call_.q, t, q_ + slot * key_row_), keys(call_.k, t, k_ + slot * key_row_),
-                  row(call_.v, t, call_.values, v_ + slot * value_row_), nullptr, rest_, keep_};
+                  row(call_.v, t, call_.values, v_ + slot * value_row_), nullptr, nullptr, rest_, keep_};
+        if (call_.beta) s.beta = row(call_.beta, t, 1, beta_ + slot * extent_.blocks * kOne);
         if (!fixed_) s = with_decay(s, slot, t, logs);
         return s;
     }
     // The same rows again.
     Step<N> brought(Index slot, Index t) const {
         Step<N> s{keys(call_.q, t, nullptr, q_ + slot * key_row_), keys(call_.k, t, nullptr, k_ + slot * key_row_),
-                  row(call_.v, t, call_.values, nullptr, v_ + slot * value_row_), nullptr, rest_, keep_};
+                  row(call_.v, t, call_.values, nullptr, v_ + slot * value_row_), nullptr, nullptr, rest_, keep_};
+        if (call_.beta) s.beta = row(call_.beta, t, 1, nullptr, beta_ + slot * extent_.blocks * kOne);
         if (!fixed_) s.rest += slot * decay_row_, s.keep += slot * decay_row_;
         return s;
     }
@@ -325,20 +334,21 @@ class Heads {
         T* const d_v = row_of(call_.d_v, wide(), call_.values, t);
         T* const d_x = call_.constant || call_.step ? nullptr : row_of(call_.d_log_decay, wide(), extent_.decays, t);
         const Back<N> d{row(call_.d_output, t, call_.values, d_output_), states_ + slot * tile_, states_ + (slot + 1) * tile_,
-                        memory_, d_v ? d_v : spare_, d_x ? d_x : d_x_, d_q_, d_k_};
+                        memory_, d_v ? d_v : spare_, d_x ? d_x : d_x_, d_q_, d_k_, d_beta_};
         const bool keys = call_.d_q || call_.d_k;
         if (keys && call_.shared) std::memset(d_q_, 0, key_row_ * sizeof(T)), std::memset(d_k_, 0, key_row_ * sizeof(T));
         choose(call_.before, [&](auto before) {
             choose(keys, [&](auto keys) {
-                each_kind([&](auto shared, auto unit) {
+                each_kind([&](auto shared, auto unit, auto erase) {
                     unfold_heads<N, decltype(before)::value, decltype(keys)::value, decltype(shared)::value,
-                                 decltype(unit)::value>(extent_, s, d);
+                                 decltype(unit)::value, decltype(erase)::value>(extent_, s, d);
                 });
             });
         });
         if (!d_v && call_.d_v) give(call_.d_v, wide(), place_of(t), d.d_v, call_.values);
         if (call_.d_q) give_keys(call_.d_q, t, d_q_);
         if (call_.d_k) give_keys(call_.d_k, t, d_k_);
+        if (call_.d_beta) give(call_.d_beta, wide(), place_of(t), d_beta_, 1);
         if (call_.log_decay) give_decay(slot, t, d.d_x, !d_x);
     }
 
@@ -384,9 +394,9 @@ class Heads {
     Scratch<T> scratch_;
     Scratch<Index> index_;
     T* at_;
-    T *memory_, *log_, *spare_, *one_, *wide_, *q_, *k_, *v_, *x_, *rest_, *keep_;
+    T *memory_, *log_, *spare_, *one_, *wide_, *q_, *k_, *v_, *x_, *rest_, *keep_, *beta_;
     T *states_ = nullptr, *d_output_ = nullptr, *d_q_ = nullptr, *d_k_ = nullptr, *d_x_ = nullptr, *d_log_ = nullptr;
-    T *d_one_ = nullptr, *steps_ = nullptr;
+    T *d_one_ = nullptr, *d_beta_ = nullptr, *steps_ = nullptr;
 };
 
 template <class N>
