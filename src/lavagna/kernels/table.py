@@ -15,19 +15,12 @@ from lavagna.kernels.cpu.wkv import wkv
 
 
 class Kernel(NamedTuple):
-    """A kernel of the recurrence.
+    """A kernel of the recurrence, or of a part of a layer, such as its recurrence with what stands around it.
 
-    `run(a, q, k, v, state, *, read, real, offsets)` returns reads and last state of any legal call that `lacks` says
-    nothing of: broadcast axes, key heads, mask and borders are its own to mind. `lacks(a, q, k, v)` says in a line why
-    a call can't be served, or None.
+    The recurrence's `run(a, q, k, v, state, *, read, real, offsets)` returns reads and last state of any legal call
+    that `lacks` says nothing of: broadcast axes, key heads, mask and borders are its own to mind. A part's takes what
+    the part is of. `lacks(a, q, k, v)` says in a line why a call can't be served, or None.
     """
-
-    run: Callable[..., tuple[Tensor, Tensor]]
-    lacks: Callable[[Transition, Tensor, Tensor, Tensor], str | None]
-
-
-class Fused(NamedTuple):
-    """A kernel of a part of a layer, such as its recurrence with what stands around it: `run` takes what that is of."""
 
     run: Callable[..., Any]
     lacks: Callable[[Transition, Tensor, Tensor, Tensor], str | None]
@@ -37,11 +30,11 @@ class Fused(NamedTuple):
 KERNELS = {("cpu", "recurrent"): Kernel(cpu.recurrence, cpu.lacks)}
 # By backend and name.
 FUSED = {
-    ("cpu", "gated_norm"): Fused(gated_norm, cpu.lacks),
-    ("cpu", "selective_scan"): Fused(selective_scan, cpu.lacks),
-    ("cpu", "short_conv"): Fused(short_conv, cpu.lacks),
-    ("cpu", "slstm"): Fused(slstm, cpu.lacks),
-    ("cpu", "wkv"): Fused(wkv, cpu.lacks),
+    ("cpu", "gated_norm"): Kernel(gated_norm, cpu.lacks),
+    ("cpu", "selective_scan"): Kernel(selective_scan, cpu.lacks),
+    ("cpu", "short_conv"): Kernel(short_conv, cpu.lacks),
+    ("cpu", "slstm"): Kernel(slstm, cpu.lacks),
+    ("cpu", "wkv"): Kernel(wkv, cpu.lacks),
 }
 
 
@@ -50,7 +43,7 @@ def find(backend: str, form: str) -> Kernel | None:
     return KERNELS.get((backend, "recurrent" if form == "auto" else form))
 
 
-def find_fused(backend: str, name: str) -> Fused | None:
+def find_fused(backend: str, name: str) -> Kernel | None:
     """The kernel of a backend, or of a type of device, for a layer's recurrence with what stands around it."""
     return FUSED.get((backend, name))
 

@@ -16,9 +16,11 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     OPERATORS,
     call,
+    differentiable,
     flat,
     packed,
     pointer,
+    register,
     threads,
     wide_of,
     written,
@@ -140,13 +142,9 @@ def normed(x: Tensor, gate: Tensor | None, weight: Tensor | None, eps: float, wi
     return y * bent if bent is not None and gated == 1 else y
 
 
-OPERATORS.impl("gated_norm", _forward, "CPU")
-OPERATORS.impl("gated_norm_backward", _backward, "CPU")
-torch.library.register_fake("lavagna::gated_norm", _room, lib=OPERATORS)
-torch.library.register_fake("lavagna::gated_norm_backward", _shapes_back, lib=OPERATORS)
-torch.library.register_autograd("lavagna::gated_norm", _differentiate, setup_context=_remember, lib=OPERATORS)
-_FORWARD = torch.ops.lavagna.gated_norm.default
-_BACKWARD = torch.ops.lavagna.gated_norm_backward.default
+_FORWARD = register("gated_norm", _forward, _room)
+_BACKWARD = register("gated_norm_backward", _backward, _shapes_back)
+differentiable("gated_norm", _differentiate, _remember)
 
 
 @prepares(_FORWARD)

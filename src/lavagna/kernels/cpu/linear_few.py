@@ -9,7 +9,17 @@ import torch
 from jaxtyping import Float, Float32, Shaped
 from torch import Tensor
 
-from lavagna.kernels.cpu.operands import ELEMENTS, LIBRARY, OPERATORS, call, flat, packed, pointer
+from lavagna.kernels.cpu.operands import (
+    ELEMENTS,
+    LIBRARY,
+    OPERATORS,
+    call,
+    differentiable,
+    flat,
+    packed,
+    pointer,
+    register,
+)
 from lavagna.kernels.cpu.prepared import Call, prepares
 
 # Dtypes of x and bias; bytes of a weight.
@@ -102,12 +112,9 @@ def _differentiate(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | 
     return (gradient.float() @ full.float()).to(x.dtype), d_weight, d_bias, None
 
 
-OPERATORS.impl("linear_few", _linear_few, "CPU")
-OPERATORS.impl("linear_few.out", _checked, "CPU")
-torch.library.register_fake("lavagna::linear_few", _shape, lib=OPERATORS)
-torch.library.register_fake("lavagna::linear_few.out", _shape_into, lib=OPERATORS)
-torch.library.register_autograd("lavagna::linear_few", _differentiate, setup_context=_remember, lib=OPERATORS)
-_OPERATOR, _OUT = torch.ops.lavagna.linear_few.default, torch.ops.lavagna.linear_few.out
+_OPERATOR = register("linear_few", _linear_few, _shape)
+_OUT = register("linear_few.out", _checked, _shape_into)
+differentiable("linear_few", _differentiate, _remember)
 
 
 def fits(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:

@@ -17,6 +17,7 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    as_they_lie,
     call,
     dense,
     flat,
@@ -24,8 +25,10 @@ from lavagna.kernels.cpu.operands import (
     packed,
     pieces,
     pointer,
+    register,
     threads,
     vector_bytes,
+    written,
 )
 from lavagna.kernels.cpu.prepared import Call, prepares
 
@@ -154,8 +157,7 @@ def _room(q, k, v, log_decay, step, beta, state, mask, offsets, before, keep):
     """Room for what the operator returns; zeros where a masked step writes nothing."""
     wide = state.dtype
     sizes = Sizes.of(k, v, log_decay, offsets, wide, back=False)
-    kind = v.dtype if v.dtype == torch.bfloat16 and not wide.is_complex else wide
-    output = (torch.empty if mask is None else torch.zeros)(v.shape, dtype=kind)
+    output = (torch.empty if mask is None else torch.zeros)(v.shape, dtype=written(v.dtype, wide))
     kept = torch.empty(sizes.kept(offsets is not None) if keep else (0,), dtype=wide)
     return output, torch.empty(state.shape, dtype=wide), kept
 
@@ -189,18 +191,13 @@ def _shapes_back(*given):
     return tuple(x[0] if x.ndim == 5 else x for x in _room_back(*given))
 
 
-OPERATORS.impl("narrow_recurrence", _forward, "CPU")
-OPERATORS.impl("narrow_recurrence_backward", _backward, "CPU")
-torch.library.register_fake("lavagna::narrow_recurrence", _room, lib=OPERATORS)
-torch.library.register_fake("lavagna::narrow_recurrence_backward", _shapes_back, lib=OPERATORS)
-FORWARD = torch.ops.lavagna.narrow_recurrence.default
-BACKWARD = torch.ops.lavagna.narrow_recurrence_backward.default
+FORWARD = register("narrow_recurrence", _forward, _room)
+BACKWARD = register("narrow_recurrence_backward", _backward, _shapes_back)
 
 
 @prepares(FORWARD, in_place={1: 6})
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     *operands, state, mask, offsets, before, keep = arguments
-    ready = flat(state) is state and all(x is None or dense(x) is x for x in operands)
-    if mask is not None or offsets is not None or keep or not ready:
+    if not as_they_lie(operands, (state,), state.dtype, mask, offsets, keep):
         return None
     return Call("lavagna_narrow", packed(_forward_block(tuple(operands), state, mask, offsets, before, made)))

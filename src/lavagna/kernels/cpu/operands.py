@@ -1,7 +1,7 @@
-"""What the kernels' operators have in common: the library, and tensors as a kernel reads them."""
+"""What the kernels' operators have in common: the library, their registration, tensors as kernels read them."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,28 @@ ELEMENTS = {
 WORTH = 1 << 17
 # What stands in a block for a tensor that is not there.
 NOTHING = (0, 0, 0, 0, 1, 0, 0)
+
+
+def register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
+    """Let `compute` serve an operator that is defined, and `shapes` its tracing; returns the operator, to be called."""
+    OPERATORS.impl(name, compute, "CPU")
+    torch.library.register_fake(f"lavagna::{name}", shapes, lib=OPERATORS)
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.lavagna, packet), overload or "default")
+
+
+def differentiable(name: str, differentiate: Callable[..., tuple], remember: Callable[..., None]) -> None:
+    """Declare gradients: `remember(ctx, inputs, output)` keeps what `differentiate(ctx, *incoming)` takes them of.
+
+    An incoming gradient is None where nothing hangs on what it would be of: `arrived`.
+    """
+
+    def set_up(ctx: Any, inputs: tuple, output: Any) -> None:
+        remember(ctx, inputs, output)
+        # Else zeros as large as what is kept for the backward pass would be made.
+        ctx.set_materialize_grads(False)
+
+    torch.library.register_autograd(f"lavagna::{name}", differentiate, setup_context=set_up, lib=OPERATORS)
 
 
 def vector_bytes() -> int:
@@ -107,6 +129,20 @@ def packed(block: Sequence[int]) -> bytes:
     return struct.pack(f"{len(block)}q", *block)
 
 
-def arrived(gradient: Tensor | None, state: Tensor, shape: torch.Size) -> Tensor:
-    """An incoming gradient, or zeros of the state's dtype where nothing hangs on what it would be of."""
-    return state.new_zeros(shape) if gradient is None else gradient
+def as_they_lie(
+    dense_ones: Iterable[Tensor | None], flat_ones: Iterable[Tensor | None], wide: torch.dtype, *others: object
+) -> bool:
+    """Whether a kernel reads these tensors themselves, the flat ones in a dtype, and there are no others, or False."""
+    return (
+        all(x is None or x is False for x in others)
+        and all(x is None or dense(x) is x for x in dense_ones)
+        and all(x is None or flat(x, wide) is x for x in flat_ones)
+    )
+
+
+def arrived(incoming: Iterable[Tensor | None], wide: torch.dtype, *shapes: torch.Size) -> list[Tensor]:
+    """Incoming gradients; where nothing hangs on what one would be of, a row of zeros as if it had that shape."""
+    return [
+        torch.zeros((1,) * (len(shape) - 1) + shape[-1:], dtype=wide).expand(shape) if d is None else d
+        for d, shape in zip(incoming, shapes, strict=True)
+    ]

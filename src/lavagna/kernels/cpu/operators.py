@@ -14,6 +14,7 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    as_they_lie,
     call,
     dense,
     flat,
@@ -21,8 +22,10 @@ from lavagna.kernels.cpu.operands import (
     packed,
     pieces,
     pointer,
+    register,
     threads,
     vector_bytes,
+    written,
 )
 from lavagna.kernels.cpu.prepared import Call, prepares
 
@@ -83,7 +86,7 @@ class Sizes(NamedTuple):
 
 def _block(
     sizes: Sizes,
-    wide: torch.dtype,
+    written: torch.dtype,
     operands: tuple[Tensor | None, ...],
     mask: Tensor | None,
     offsets: Tensor | None,
@@ -91,14 +94,8 @@ def _block(
     before: bool,
     rest: tuple[int, ...],
 ) -> list[int]:
-    """A call as the kernel reads it; `operands` dense, v the third."""
-    v = operands[2]
-    assert v is not None
-    element, is_complex = ELEMENTS[wide]
-    # Real reads are rounded to what v is as they are written.
-    if v.dtype == torch.bfloat16 and not is_complex:
-        element = ELEMENTS[v.dtype][0]
-    block = [*sizes, element, is_complex, int(before), int(decayed), pointer(offsets), pointer(mask)]
+    """A call as the kernel reads it, by the dtype of the reads that it writes, or of sums; `operands` dense."""
+    block = [*sizes, *ELEMENTS[written], int(before), int(decayed), pointer(offsets), pointer(mask)]
     for x in operands:
         block += NOTHING if x is None else operand(x, sizes.heads)
     block += rest
@@ -120,14 +117,13 @@ def _forward_block(operands, state, mask, offsets, decayed, before, made) -> lis
     if sizes.threads > 1:
         sizes = sizes.divided(2 * sizes.threads)
     rest = (pointer(state), pointer(last), pointer(output), pointer(found), pointer(kept), *NOTHING, *(0,) * 8)
-    return _block(sizes, state.dtype, operands, mask, offsets, decayed, before, rest)
+    return _block(sizes, output.dtype, operands, mask, offsets, decayed, before, rest)
 
 
 def _room(k, v, log_decay, erase, state, mask, offsets, keep):
     """Room for what the operator returns; zeros where a masked step writes nothing."""
     sizes, wide = Sizes.of(k, v, log_decay, offsets), state.dtype
-    kind = v.dtype if v.dtype == torch.bfloat16 and not wide.is_complex else wide
-    output = (torch.empty if mask is None else torch.zeros)(v.shape, dtype=kind)
+    output = (torch.empty if mask is None else torch.zeros)(v.shape, dtype=written(v.dtype, wide))
     found = torch.empty(v.shape if keep and erase is not None else (0,), dtype=wide)
     kept = torch.empty(sizes.kept(wide, offsets is not None) if keep else (0,), dtype=wide)
     return output, torch.empty(state.shape, dtype=wide), found, kept
@@ -170,19 +166,14 @@ def _shapes_back(d_output, d_last, q, k, v, log_decay, step, erase, right, mask,
     return tuple(x[0] if x.ndim == 5 else x for x in made)
 
 
-OPERATORS.impl("recurrence", _recurrence, "CPU")
-OPERATORS.impl("recurrence_backward", _backward, "CPU")
-torch.library.register_fake("lavagna::recurrence", _shapes, lib=OPERATORS)
-torch.library.register_fake("lavagna::recurrence_backward", _shapes_back, lib=OPERATORS)
-FORWARD = torch.ops.lavagna.recurrence.default
-BACKWARD = torch.ops.lavagna.recurrence_backward.default
+FORWARD = register("recurrence", _recurrence, _shapes)
+BACKWARD = register("recurrence_backward", _backward, _shapes_back)
 
 
 @prepares(FORWARD, in_place={1: 7})
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     *operands, state, mask, offsets, decayed, before, keep = arguments
-    ready = flat(state) is state and all(x is None or dense(x) is x for x in operands)
-    if mask is not None or offsets is not None or keep or not ready:
+    if not as_they_lie(operands, (state,), state.dtype, mask, offsets, keep):
         return None
     block = _forward_block(tuple(operands), state, mask, offsets, decayed, before, made)
     return Call("lavagna_recurrence", packed(block))

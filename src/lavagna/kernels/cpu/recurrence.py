@@ -10,7 +10,7 @@ from lavagna.derivatives import apart, beyond_backward, gradients_again
 from lavagna.forms.call import Inputs, call
 from lavagna.forms.chunkwise import chunkwise
 from lavagna.kernels.cpu import narrow
-from lavagna.kernels.cpu.operands import LIBRARY, OPERATORS, arrived, vector_bytes
+from lavagna.kernels.cpu.operands import LIBRARY, arrived, differentiable, vector_bytes
 from lavagna.kernels.cpu.operators import BACKWARD, FORWARD, LONGEST
 
 
@@ -19,14 +19,12 @@ def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
     _, _, found, kept = output
     ctx.save_for_backward(*tensors, found, kept)
     ctx.decayed, ctx.before = decayed, before
-    # Else zeros as large as what is kept for the backward pass would be made.
-    ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, d_output: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple:
     """Gradients of every tensor, reduced to the axes it came with."""
     q, k, v, log_decay, step, erase, right, state, mask, offsets, found, kept = ctx.saved_tensors
-    incoming = arrived(d_output, state, v.shape), arrived(d_last, state, state.shape)
+    incoming = arrived((d_output, d_last), state.dtype, v.shape, state.shape)
     given = (q, k, v, log_decay, step, erase, right, state)
     if torch.is_grad_enabled():
         return (*_again(ctx, given, mask, offsets, *incoming), None, None, None, None, None)
@@ -95,22 +93,21 @@ def _remember_narrow(ctx: Any, inputs: tuple, output: tuple) -> None:
     ctx.decayed, ctx.before = True, before
 
 
-def _differentiate_narrow(ctx: Any, d_output: Tensor, d_last: Tensor, _: Any) -> tuple:
+def _differentiate_narrow(ctx: Any, d_output: Tensor | None, d_last: Tensor | None, _: Any) -> tuple:
     """The wanted gradients, reduced to the axes that tensors came with."""
     q, k, v, log_decay, step, beta, state, mask, offsets, kept = ctx.saved_tensors
+    incoming = arrived((d_output, d_last), state.dtype, v.shape, state.shape)
     if torch.is_grad_enabled():
-        found = _again(ctx, (q, k, v, log_decay, step, beta, None, state), mask, offsets, d_output, d_last)
+        found = _again(ctx, (q, k, v, log_decay, step, beta, None, state), mask, offsets, *incoming)
         return (*found[:6], found[7], None, None, None, None)
     given, wanted = (q, k, v, log_decay, step, beta, state), list(ctx.needs_input_grad[:7])
-    made = narrow.BACKWARD(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, kept, ctx.before, wanted)
+    made = narrow.BACKWARD(*incoming, q, k, v, log_decay, step, beta, mask, offsets, kept, ctx.before, wanted)
     reduced = (_like(x, d) if want else None for x, d, want in zip(given, made, wanted, strict=True))
     return (*reduced, None, None, None, None)
 
 
-torch.library.register_autograd("lavagna::recurrence", _differentiate, setup_context=_remember, lib=OPERATORS)
-torch.library.register_autograd(
-    "lavagna::narrow_recurrence", _differentiate_narrow, setup_context=_remember_narrow, lib=OPERATORS
-)
+differentiable("recurrence", _differentiate, _remember)
+differentiable("narrow_recurrence", _differentiate_narrow, _remember_narrow)
 
 
 def describe() -> str:
@@ -118,7 +115,8 @@ def describe() -> str:
     if LIBRARY.functions is None:
         return f"{LIBRARY.level}; torch runs everything"
     vectors = f"{LIBRARY.level} vectors of {vector_bytes()} bytes"
-    return f"recurrence, selective scan, WKV, sLSTM's cells, short convolution and gated norms, by {vectors}"
+    kernels = "recurrence, narrow memories, selective scan, WKV, sLSTM's cells, short convolution and gated norms"
+    return f"{kernels}, by {vectors}"
 
 
 def lacks(a: Transition, q: Tensor, k: Tensor, v: Tensor) -> str | None:

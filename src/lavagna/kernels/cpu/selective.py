@@ -18,13 +18,16 @@ from lavagna.kernels.cpu.operands import (
     NOTHING,
     OPERATORS,
     arrived,
+    as_they_lie,
     call,
     dense,
+    differentiable,
     flat,
     operand,
     packed,
     pieces,
     pointer,
+    register,
     threads,
     vector_bytes,
     written,
@@ -163,14 +166,12 @@ def _shapes_back(*given):
 
 def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
     ctx.save_for_backward(*inputs[:-1], output[2])
-    # Else zeros as large as what is kept for the backward pass would be made.
-    ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, d_y: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple:
     """Gradients of every tensor, in its dtype."""
     x, dt, A, B, C, D, state, mask, offsets, kept = ctx.saved_tensors
-    incoming = arrived(d_y, state, x.shape), arrived(d_last, state, state.shape)
+    incoming = arrived((d_y, d_last), state.dtype, x.shape, state.shape)
     given = (x, dt, A, B, C, D, state)
     if torch.is_grad_enabled():
         return (*_again(given, mask, offsets, *incoming), None, None, None)
@@ -205,21 +206,15 @@ def _fold(inputs: forms.Inputs, start: Tensor) -> tuple[Tensor, Tensor]:
     return recurrent(*inputs, start, read="after", chunk=1)
 
 
-OPERATORS.impl("selective_scan", _scan, "CPU")
-OPERATORS.impl("selective_scan_backward", _backward, "CPU")
-torch.library.register_fake("lavagna::selective_scan", _made, lib=OPERATORS)
-torch.library.register_fake("lavagna::selective_scan_backward", _shapes_back, lib=OPERATORS)
-torch.library.register_autograd("lavagna::selective_scan", _differentiate, setup_context=_remember, lib=OPERATORS)
-_FORWARD = torch.ops.lavagna.selective_scan.default
-_BACKWARD = torch.ops.lavagna.selective_scan_backward.default
+_FORWARD = register("selective_scan", _scan, _made)
+_BACKWARD = register("selective_scan_backward", _backward, _shapes_back)
+differentiable("selective_scan", _differentiate, _remember)
 
 
 @prepares(_FORWARD, in_place={1: 6})
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     x, dt, A, B, C, D, state, mask, offsets, keep = arguments
-    ready = all(dense(part) is part for part in (x, dt, B, C))
-    ready &= all(part is None or flat(part, state.dtype) is part for part in (A, D, state))
-    if mask is not None or offsets is not None or keep or not ready:
+    if not as_they_lie((x, dt, B, C), (A, D, state), state.dtype, mask, offsets, keep):
         return None
     return Call("lavagna_selective_scan", packed(_block((x, dt, A, B, C, D, state), None, None, made)))
 

@@ -15,12 +15,16 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    arrived,
+    as_they_lie,
     call,
     dense,
+    differentiable,
     flat,
     operand,
     packed,
     pointer,
+    register,
     threads,
     wide_of,
     written,
@@ -119,19 +123,20 @@ def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
     ctx.save_for_backward(*tensors)
 
 
-def _differentiate(ctx: Any, d_y: Tensor, d_last: Tensor) -> tuple:
+def _differentiate(ctx: Any, *incoming: Tensor | None) -> tuple:
     """The wanted gradients, each in the dtype of what it is of."""
     x, weight, bias, window, mask, offsets = ctx.saved_tensors
     given = (x, weight, bias, window)
+    arriving = arrived(incoming, wide_of(*given), x.shape, window.shape)
     if torch.is_grad_enabled():
         given = x, weight, bias, window = apart(given)
 
         def compute() -> tuple[Tensor, Tensor]:
             return convolved(x, weight, bias, window, mask, offsets, silu=ctx.silu)
 
-        return (*gradients_again(given, compute, (d_y, d_last)), None, None, None)
+        return (*gradients_again(given, compute, arriving), None, None, None)
     wanted = list(ctx.needs_input_grad[:4])
-    made = _BACKWARD(d_y, d_last, x, weight, bias, window, mask, offsets, ctx.silu, wanted)
+    made = _BACKWARD(*arriving, x, weight, bias, window, mask, offsets, ctx.silu, wanted)
     grads = (
         d.to(part.dtype) if part is not None and want else None
         for part, d, want in zip(given, made, wanted, strict=True)
@@ -164,21 +169,15 @@ def convolved(
     return y if rows is None else rows.scatter(y), past.gather(1, last)
 
 
-OPERATORS.impl("short_conv", _forward, "CPU")
-OPERATORS.impl("short_conv_backward", _backward, "CPU")
-torch.library.register_fake("lavagna::short_conv", _room, lib=OPERATORS)
-torch.library.register_fake("lavagna::short_conv_backward", _shapes_back, lib=OPERATORS)
-torch.library.register_autograd("lavagna::short_conv", _differentiate, setup_context=_remember, lib=OPERATORS)
-_FORWARD = torch.ops.lavagna.short_conv.default
-_BACKWARD = torch.ops.lavagna.short_conv_backward.default
+_FORWARD = register("short_conv", _forward, _room)
+_BACKWARD = register("short_conv_backward", _backward, _shapes_back)
+differentiable("short_conv", _differentiate, _remember)
 
 
 @prepares(_FORWARD, in_place={1: 3})
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     x, weight, bias, window, mask, offsets, silu = arguments
-    wide = wide_of(x, weight, bias, window)
-    ready = all(part is None or flat(part, wide) is part for part in (weight, bias))
-    if mask is not None or offsets is not None or not ready or dense(x) is not x or dense(window) is not window:
+    if not as_they_lie((x, window), (weight, bias), wide_of(x, weight, bias, window), mask, offsets):
         return None
     return Call("lavagna_short_conv", packed(_block(*arguments, *made)))
 

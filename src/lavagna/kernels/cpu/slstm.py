@@ -6,6 +6,7 @@ The stabilizer is a unit of measure: only the one that was given has a gradient,
 is returned hands its own on where no step lies between.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,12 +18,16 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    arrived,
+    as_they_lie,
     call,
     dense,
+    differentiable,
     flat,
     operand,
     packed,
     pointer,
+    register,
     threads,
     vector_bytes,
 )
@@ -131,14 +136,14 @@ def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
     ctx.save_for_backward(*inputs[:-1], *output[5:])
 
 
-def _differentiate(ctx: Any, *incoming: Tensor) -> tuple:
+def _differentiate(ctx: Any, *incoming: Tensor | None) -> tuple:
     """Gradients of every tensor, in its dtype."""
     *given, mask, offsets, kept, met = ctx.saved_tensors
-    incoming = incoming[:5]
+    i, _, _, _, _, mixing, _, cell, normalizer, _ = given
+    arriving = arrived(incoming[:5], cell.dtype, i.shape, *(cell.shape,) * 4)
     if torch.is_grad_enabled():
-        return (*_again(tuple(given), mask, offsets, incoming), None, None, None)
-    _, _, _, _, _, mixing, _, cell, normalizer, _ = given
-    d_given, *d_state = _BACKWARD(*incoming, mixing, cell, normalizer, mask, offsets, kept)
+        return (*_again(tuple(given), mask, offsets, arriving), None, None, None)
+    d_given, *d_state = _BACKWARD(*arriving, mixing, cell, normalizer, mask, offsets, kept)
     # A head's steps in one row: (h, b t, 4 d) and (h, b t, d).
     by_head = d_given.flatten(3).flatten(1, 2)
     d_bias = by_head.sum(1).unflatten(1, (4, -1)).transpose(0, 1)
@@ -148,7 +153,7 @@ def _differentiate(ctx: Any, *incoming: Tensor) -> tuple:
     return (*(d.to(x.dtype) for x, d in zip(given, made, strict=True)), None, None, None)
 
 
-def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: tuple) -> tuple:
+def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: Sequence[Tensor]) -> tuple:
     """The same gradients by a loop in torch, so that they have gradients of their own."""
     given = apart(given)
     *gates, bias, mixing, hidden, cell, normalizer, stabilizer = given
@@ -172,13 +177,9 @@ def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: 
     return gradients_again(given, compute, incoming)
 
 
-OPERATORS.impl("slstm", _slstm, "CPU")
-OPERATORS.impl("slstm_backward", _backward, "CPU")
-torch.library.register_fake("lavagna::slstm", _made, lib=OPERATORS)
-torch.library.register_fake("lavagna::slstm_backward", _made_back, lib=OPERATORS)
-torch.library.register_autograd("lavagna::slstm", _differentiate, setup_context=_remember, lib=OPERATORS)
-_FORWARD = torch.ops.lavagna.slstm.default
-_BACKWARD = torch.ops.lavagna.slstm_backward.default
+_FORWARD = register("slstm", _slstm, _made)
+_BACKWARD = register("slstm_backward", _backward, _made_back)
+differentiable("slstm", _differentiate, _remember)
 
 
 # A task brings all that it reads of a state before it writes.
@@ -186,8 +187,7 @@ _BACKWARD = torch.ops.lavagna.slstm_backward.default
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     *tensors, mask, offsets, keep = arguments
     given, fixed = tensors[:4], tensors[4:]
-    ready = all(dense(x) is x for x in given) and all(flat(x, made[0].dtype) is x for x in fixed)
-    if mask is not None or offsets is not None or keep or not ready:
+    if not as_they_lie(given, fixed, made[0].dtype, mask, offsets, keep):
         return None
     return Call("lavagna_slstm", packed(_block(given, fixed, None, None, made)))
 

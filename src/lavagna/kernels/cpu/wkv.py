@@ -5,6 +5,7 @@ front of each segment of steps. What drops out of every average, a unit of measu
 was given has the gradient of the sums given, and that which is returned hands its own on where no step lies between.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,13 +16,17 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    arrived,
+    as_they_lie,
     call,
     dense,
+    differentiable,
     flat,
     operand,
     packed,
     pieces,
     pointer,
+    register,
     threads,
     vector_bytes,
 )
@@ -150,17 +155,18 @@ def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
     ctx.save_for_backward(*inputs[:-1], output[3])
 
 
-def _differentiate(ctx: Any, d_y: Tensor, d_memory: Tensor, d_stabilizer: Tensor, *_: Any) -> tuple:
+def _differentiate(ctx: Any, *incoming: Tensor | None) -> tuple:
     """Gradients of every tensor, in its dtype."""
     log_decay, u, k, v, memory, stabilizer, mask, offsets, kept = ctx.saved_tensors
     given = (log_decay, u, k, v, memory, stabilizer)
+    arriving = arrived(incoming[:3], memory.dtype, k.shape, memory.shape, stabilizer.shape)
     if torch.is_grad_enabled():
-        return (*_again(given, mask, offsets, (d_y, d_memory, d_stabilizer)), None, None, None)
-    made = _BACKWARD(d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, mask, offsets, kept)
+        return (*_again(given, mask, offsets, arriving), None, None, None)
+    made = _BACKWARD(*arriving, log_decay, u, k, v, memory, mask, offsets, kept)
     return (*(d.to(x.dtype) for x, d in zip(given, made, strict=True)), None, None, None)
 
 
-def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: tuple) -> tuple:
+def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: Sequence[Tensor]) -> tuple:
     """The same gradients by a loop in torch, so that they have gradients of their own."""
     given = log_decay, u, k, v, memory, stabilizer = apart(given)
     k, v = (x.to(memory.dtype) for x in (k, v))
@@ -182,22 +188,16 @@ def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: 
     return gradients_again(given, compute, incoming)
 
 
-OPERATORS.impl("wkv", _wkv, "CPU")
-OPERATORS.impl("wkv_backward", _backward, "CPU")
-torch.library.register_fake("lavagna::wkv", _made, lib=OPERATORS)
-torch.library.register_fake("lavagna::wkv_backward", _shapes_back, lib=OPERATORS)
-torch.library.register_autograd("lavagna::wkv", _differentiate, setup_context=_remember, lib=OPERATORS)
-_FORWARD = torch.ops.lavagna.wkv.default
-_BACKWARD = torch.ops.lavagna.wkv_backward.default
+_FORWARD = register("wkv", _wkv, _made)
+_BACKWARD = register("wkv_backward", _backward, _shapes_back)
+differentiable("wkv", _differentiate, _remember)
 
 
 # A task brings all that it reads of a state before it writes.
 @prepares(_FORWARD, in_place={1: 4, 2: 5})
 def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
     log_decay, u, k, v, memory, stabilizer, mask, offsets, keep = arguments
-    ready = all(dense(x) is x for x in (k, v))
-    ready &= all(flat(x, memory.dtype) is x for x in (log_decay, u, memory, stabilizer))
-    if mask is not None or offsets is not None or keep or not ready:
+    if not as_they_lie((k, v), (log_decay, u, memory, stabilizer), memory.dtype, mask, offsets, keep):
         return None
     return Call("lavagna_wkv", packed(_block((log_decay, u, k, v, memory, stabilizer), None, None, made)))
 
