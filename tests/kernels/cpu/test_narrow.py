@@ -242,21 +242,6 @@ def test_gradients_of_gradients_are_those_of_torch(name):
         assert difference(ours, right) < 1e-11
 
 
-def test_operators_are_what_they_say():
-    mask, borders = torch.arange(33)[None] % 3 > 0, torch.tensor([0, 33])
-    for name, real, offsets, before, keep in (
-        ("diagonal with step", None, None, False, False),
-        ("diagonal with step", mask, None, True, True),
-        ("diagonal complex", mask, borders, False, True),
-        ("gated householder", mask, None, False, True),
-        ("diagonal complex", None, borders, True, True),
-    ):
-        some = call(name, SIZES[0]._replace(b=1), device=CPU)
-        given = (*some[1:4], some.a.log_decay, some.a.step, some.a.beta, some.state.to(some.a.log_decay.dtype))
-        given = [None if x is None else x.detach().requires_grad_(keep) for x in given]
-        torch.library.opcheck(narrow.FORWARD, (*given, real, offsets, before, keep))
-
-
 def test_nothing_of_the_callers_is_changed():
     some = call("diagonal with step", SIZES[3], device=CPU)
     before = [x.clone() for x in leaves(some)]

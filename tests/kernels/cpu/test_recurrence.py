@@ -1,14 +1,11 @@
 """The CPU kernel of the recurrence is the definition, forward and backward, whatever the layout of what it is given."""
 
-import itertools
-
 import pytest
 import torch
 
 import lavagna as lv
 from definition import held
 from lavagna.algebra import dense
-from lavagna.kernels.cpu import operators
 from lavagna.kernels.cpu.library import library
 from transitions import TRANSITIONS, Call, Sizes, call, difference, leaves
 
@@ -244,15 +241,6 @@ def test_a_half_decay_in_steps_has_gradients():
     q, k, v = torch.ones(3, 1, 5, 1, 4)
     lv.recur(lv.diagonal(log_decay, step=torch.ones(1, 1, 1, 1)), q, k, v, backend="cpu").output.sum().backward()
     assert log_decay.grad is not None and log_decay.grad.isfinite().all()
-
-
-def test_operators_are_what_they_say():
-    some = call("gated householder", device=CPU)
-    given = (*some[1:4], some.a.log_decay, None, some.a.beta, None, some.state, None, None, True)
-    for before, keep in itertools.product([False, True], repeat=2):
-        for x in leaves(some):
-            x.requires_grad_(keep)
-        torch.library.opcheck(operators.FORWARD, (*given, before, keep))
 
 
 def test_what_it_has_no_rule_for_falls_to_torch_unless_it_was_asked_for():

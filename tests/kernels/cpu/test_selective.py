@@ -225,19 +225,6 @@ def test_gradients_of_gradients_are_those_of_torch(mask):
         assert difference(ours, right) < 1e-11
 
 
-def test_operators_are_what_they_say():
-    some = drawn(b=1, t=65, c=5)
-    mask = torch.arange(65)[None] % 3 > 0
-    for keep, D, real, offsets in (
-        (False, None, None, None),
-        (True, some.D, mask, None),
-        (True, None, mask, torch.tensor([0, 65])),
-        (True, some.D, None, torch.tensor([0, 65])),
-    ):
-        given = [None if x is None else x.detach().requires_grad_(keep) for x in some._replace(D=D)]
-        torch.library.opcheck(selective._FORWARD, (*given, real, offsets, keep))
-
-
 def test_the_layer_takes_it_unless_a_form_is_asked_for(monkeypatch):
     layer, u = lv.layers.build("mamba", 16).double(), torch.randn(2, 9, 16, dtype=torch.float64)
     calls = []

@@ -178,18 +178,6 @@ def test_gradients_of_gradients_are_those_of_torch(options):
     assert max(map(difference, twice("cpu"), twice("torch"))) < 1e-11
 
 
-def test_operators_are_what_they_say():
-    mask, borders = torch.arange(9)[None] % 3 > 0, torch.tensor([0, 9])
-    for bias, real, offsets, silu in (
-        (True, None, None, True),
-        (False, mask, None, False),
-        (True, mask, borders, True),
-    ):
-        conv = made(5, bias=bias)
-        x, window = (part.requires_grad_() for part in drawn(conv, 1))
-        torch.library.opcheck(module._FORWARD, (x, conv.weight, conv.bias, window, real, offsets, silu))
-
-
 def test_layers_take_it_unless_a_form_is_asked_for(monkeypatch):
     calls = []
     monkeypatch.setattr(module, "_FORWARD", lambda *given: calls.append(1) or torch.ops.lavagna.short_conv(*given))

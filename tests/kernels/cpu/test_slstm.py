@@ -240,14 +240,6 @@ def test_gradients_of_gradients_are_those_of_torch(options):
         assert difference(ours, right) < 1e-11
 
 
-def test_operators_are_what_they_say():
-    some = drawn(b=1, t=5, d=5)
-    mask = torch.arange(5)[None] % 3 > 0
-    for keep, real, offsets in itertools.product((False, True), (None, mask), (None, torch.tensor([0, 5]))):
-        given = some.map(lambda x, keep=keep: x.detach().requires_grad_(keep))
-        torch.library.opcheck(kernel._FORWARD, (*given, real, offsets, keep))
-
-
 def test_the_layer_takes_it_unless_torch_is_asked_for(monkeypatch):
     layer, x = lv.layers.build("slstm", 16).double(), torch.randn(2, 9, 16, dtype=torch.float64)
     calls = []

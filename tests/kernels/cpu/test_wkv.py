@@ -242,14 +242,6 @@ def test_functional_and_forward_derivatives_are_torchs():
     assert torch.allclose((back * tangent).sum(), moved.sum(), rtol=1e-12)
 
 
-def test_operators_are_what_they_say():
-    some = drawn(b=1, t=65, c=5)
-    mask = torch.arange(65)[None] % 3 > 0
-    for keep, real, offsets in itertools.product((False, True), (None, mask), (None, torch.tensor([0, 65]))):
-        given = some.map(lambda x, keep=keep: x.detach().requires_grad_(keep))
-        torch.library.opcheck(kernel._FORWARD, (*given, real, offsets, keep))
-
-
 def test_the_layer_takes_it_unless_a_form_is_asked_for(monkeypatch):
     layer, x = lv.layers.build("rwkv4", 16).double(), torch.randn(2, 9, 16, dtype=torch.float64)
     calls = []

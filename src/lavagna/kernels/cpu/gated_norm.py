@@ -55,7 +55,7 @@ def _block(x, gate, weight, eps, width, gated, pointers: tuple[int, ...]) -> tup
     )
 
 
-def _chunk(groups: int) -> int:
+def _chunk(groups):
     return -(-CHUNK // groups) * groups
 
 

@@ -107,11 +107,11 @@ def fits(a: Transition, k: Tensor, v: Tensor) -> bool:
     return not erases and 0 < numbers <= NARROW and v.shape[2] >= FEW
 
 
-def _shared(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def _shared(q: Tensor, k: Tensor, v: Tensor) -> bool | torch.SymBool:
     return q.shape[2] == k.shape[2] == 1 and v.shape[2] > 1
 
 
-def _constant(log_decay: Tensor | None) -> bool:
+def _constant(log_decay: Tensor | None) -> bool | torch.SymBool:
     return log_decay is not None and log_decay.shape[1] == 1
 
 

@@ -123,8 +123,9 @@ def _forward_block(operands, state, mask, offsets, decayed, before, made) -> lis
 def _room(k, v, log_decay, erase, state, mask, offsets, keep):
     """Room for what the operator returns; zeros where a masked step writes nothing."""
     sizes, wide = Sizes.of(k, v, log_decay, offsets), state.dtype
-    output = (torch.empty if mask is None else torch.zeros)(v.shape, dtype=written(v.dtype, wide))
-    found = torch.empty(v.shape if keep and erase is not None else (0,), dtype=wide)
+    room = torch.empty if mask is None else torch.zeros
+    output = room(v.shape, dtype=written(v.dtype, wide))
+    found = room(v.shape if keep and erase is not None else (0,), dtype=wide)
     kept = torch.empty(sizes.kept(wide, offsets is not None) if keep else (0,), dtype=wide)
     return output, torch.empty(state.shape, dtype=wide), found, kept
 
