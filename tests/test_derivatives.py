@@ -91,6 +91,17 @@ def cells(way):
     return call, [*(draw(1, 5, 2, 3) for _ in range(4)), draw(4, 2, 3), draw(2, 12, 3), *state]
 
 
+def response(way):
+    run, where = kernel("response", way)
+
+    def call(u, size, angle, b, c, state):
+        return run(u, torch.polar(-(-size.abs()).expm1(), angle), b, c, state, **where)
+
+    complex = {"dtype": torch.complex128}
+    shapes = [(3, 2), (3, 2), (rows(way), 3, 2)]
+    return call, [draw(1, 5, 3), draw(3, 2), draw(3, 2), *(draw(*shape, **complex) for shape in shapes)]
+
+
 def short_conv(way):
     run, where = kernel("short_conv", way)
 
@@ -142,12 +153,14 @@ def spectrum(way):
 
 # Those that know masks and borders.
 OF_TEXTS = [
-    f"lavagna::{name}" for name in ("recurrence", "narrow_recurrence", "selective_scan", "wkv", "slstm", "short_conv")
+    f"lavagna::{name}"
+    for name in ("recurrence", "narrow_recurrence", "response", "selective_scan", "wkv", "slstm", "short_conv")
 ]
 # Of each backward pass written by hand, a function that it serves and what that is of.
 SAMPLES = {
     "lavagna::recurrence": recurrence,
     "lavagna::narrow_recurrence": narrow,
+    "lavagna::response": response,
     "lavagna::selective_scan": selective,
     "lavagna::wkv": wkv,
     "lavagna::slstm": cells,

@@ -8,6 +8,7 @@ from torch import Tensor
 from lavagna.algebra.transition import Transition
 from lavagna.kernels.cpu import recurrence as cpu
 from lavagna.kernels.cpu.gated_norm import gated_norm
+from lavagna.kernels.cpu.response import response
 from lavagna.kernels.cpu.selective import selective_scan
 from lavagna.kernels.cpu.short_conv import short_conv
 from lavagna.kernels.cpu.slstm import slstm
@@ -31,6 +32,7 @@ KERNELS = {("cpu", "recurrent"): Kernel(cpu.recurrence, cpu.lacks)}
 # By backend and name.
 FUSED = {
     ("cpu", "gated_norm"): Kernel(gated_norm, cpu.lacks),
+    ("cpu", "response"): Kernel(response, cpu.lacks),
     ("cpu", "selective_scan"): Kernel(selective_scan, cpu.lacks),
     ("cpu", "short_conv"): Kernel(short_conv, cpu.lacks),
     ("cpu", "slstm"): Kernel(slstm, cpu.lacks),

@@ -1,12 +1,13 @@
 """How a diagonal system answers a text, in every form: what S4D, DSS and H3 have in common."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from lavagna.algebra.transition import diagonal
+from lavagna.algebra.transition import diagonal, finite
 from lavagna.forms.convolution import convolve
 from lavagna.lti.vandermonde import diagonal_kernel, diagonal_state
 from lavagna.modules.pairs import complex_of, pairs_of
@@ -34,10 +35,14 @@ def respond(
     `memory` holds complex numbers as pairs (n, h, v, k, 2), or real ones (n, h, v, k); it and the answer have the dtype
     of `u`. In the form "convolution" the answer is the kernel's convolution with `u` plus what the given memory says
     when nothing comes in; every other form is `lavagna.recur` in float64. All give the same numbers, with mask and
-    packing too. Cost of the convolution O(b v h t log t + h k t).
+    packing too. Cost of the convolution O(b v h t log t + h k t). Where no form is asked for, a kernel of the whole, if
+    there is one, goes from step to step in float64.
     """
     start = complex_of(memory) if memory.ndim == 5 else memory
-    if steps.convolves(call):
+    kernel = steps.fused("response", u, u, u)
+    if kernel is not None:
+        y, last = _stepped(kernel, system, u, start, steps)
+    elif steps.convolves(call):
 
         def convolved(u: Tensor, counts: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
             return _convolved(system, u, None if steps.rows is None else counts, start, steps.fresh)
@@ -49,6 +54,18 @@ def respond(
         y = 2 * y.real if system.conjugates else y.real
     last = pairs_of(last) if memory.ndim == 5 else last.real
     return y.to(u.dtype), last.to(u.dtype)
+
+
+def _stepped(
+    kernel: Callable[..., tuple[Tensor, ...]], system: Diagonal, u: Tensor, start: Tensor, steps: Steps
+) -> tuple[Tensor, Tensor]:
+    """By the kernel, to which each value of a head is a channel with a system of its own."""
+    C = 2 * system.C if system.conjugates else system.C
+    parts = finite(system.log_decay).exp(), system.B, C
+    dtype = torch.promote_types(system.log_decay.dtype, start.dtype)
+    rows = (x.to(dtype).unsqueeze(1).expand(-1, u.shape[3], -1).flatten(0, 1) for x in parts)
+    y, last = kernel(u.flatten(2), *rows, start.to(dtype).flatten(1, 2), real=steps.mask, offsets=steps.offsets)
+    return y.unflatten(2, u.shape[2:]), last.unflatten(1, u.shape[2:])
 
 
 def _convolved(system: Diagonal, u: Tensor, counts: Tensor | None, start: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:

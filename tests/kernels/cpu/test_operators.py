@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lavagna.kernels.cpu import gated_norm, narrow, operators, selective, short_conv, slstm, wkv
+from lavagna.kernels.cpu import gated_norm, narrow, operators, response, selective, short_conv, slstm, wkv
 from lavagna.kernels.cpu.library import library
 from lavagna.modules.exponential import NOTHING
 
@@ -67,7 +67,11 @@ def others() -> dict[str, Operator]:
     fresh = (*torch.zeros(3, 1, 2, 6, dtype=torch.float64), torch.full((1, 2, 6), NOTHING, dtype=torch.float64))
     scan, filters = selective._FORWARD, (drawn(1, STEPS, 6), drawn(6, 4), drawn(6), drawn(1, 3, 6))
     x6, taps, bias, window = filters
+    fading = torch.polar(drawn(5, 3).sigmoid(), drawn(5, 3))
+    system = (fading, *drawn(2, 5, 3, dtype=torch.complex128), drawn(1, 5, 3, dtype=torch.complex128))
     return {
+        "response": Operator(response._FORWARD, (x, *system)),
+        "response, real": Operator(response._FORWARD, (x, *(part.real.clone() for part in system))),
         "selective scan": Operator(scan, (x, dt, A, B, C, u, drawn(1, 5, 1, 4))),
         "selective scan without skip": Operator(scan, (x, dt, A, B, C, None, drawn(1, 5, 1, 4))),
         "wkv": Operator(wkv._FORWARD, (-drawn(5).abs(), u, x, dt, sums, stabilizer), results=3),

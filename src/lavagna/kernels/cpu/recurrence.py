@@ -115,8 +115,10 @@ def describe() -> str:
     if LIBRARY.functions is None:
         return f"{LIBRARY.level}; torch runs everything"
     vectors = f"{LIBRARY.level} vectors of {vector_bytes()} bytes"
-    kernels = "recurrence, narrow memories, selective scan, WKV, sLSTM's cells, short convolution and gated norms"
-    return f"{kernels}, by {vectors}"
+    kernels = (
+        "recurrence, narrow memories, constant diagonal systems, selective scan, WKV, sLSTM's cells, short convolution"
+    )
+    return f"{kernels} and gated norms, by {vectors}"
 
 
 def lacks(a: Transition, q: Tensor, k: Tensor, v: Tensor) -> str | None:
