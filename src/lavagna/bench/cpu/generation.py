@@ -51,13 +51,14 @@ def generation_rows(
     """Tokens a second of steps and of a prompt, batch 1, on all threads, and of whole calls of `generate` by peers.
 
     A step is held against the bytes of the weights at the speed at which the machine reads, a prompt against 2
-    operations a multiplied parameter and token (no head) at the speed of its product in the same dtype. A layer that a
-    peer has is built as it is there, with the same weights, and called as its own documentation says. Logits of some
-    steps are first held to the model in float64: off by at most twice what torch's own steps are in the same dtype.
+    operations a multiplied parameter and token (no head) at the speed of its product in the same dtype. Beside
+    transformers a layer is built as it is there, which may mean attention in some blocks, whose steps are not captured;
+    each peer has the same weights, and is called as its own documentation says. Logits of some steps are first held to
+    the model in float64: off by at most twice what torch's own steps are in the same dtype.
     """
     with threads(torch.get_num_threads()), torch.no_grad():
         for layer in layers or LAYERS:
-            twin = layer in peers.TWINS
+            twin = "transformers" in others and layer in peers.TWINS
             config = partial(peers.configuration, layer, d_model=d_model, vocab_size=vocab_size, twin=twin)
             pattern = len(peers.TWINS[layer].layer) if twin and not isinstance(peers.TWINS[layer].layer, str) else 1
             depth = nearest_depth(config, size, pattern)
