@@ -82,6 +82,24 @@ def test_in_float32_it_is_at_most_twice_as_far_from_float64_as_torch(name, sizes
         assert wanted is None or difference(own, wanted) <= max(2 * difference(other, wanted), 2e-6)
 
 
+@pytest.mark.parametrize("erases", [False, True])
+@pytest.mark.parametrize("rate", [1e-6, 1e-3, 0.02, 0.2, 1.5, None])
+def test_what_fades_alike_in_all_keys_errs_no_more_over_a_thousand_steps_at_any_rate(rate, erases):
+    # Without a rate each step has its own, from those that keep all to those that keep nothing.
+    rates = 10 ** (7 * torch.rand(1, 1001, 2, 1) - 6) if rate is None else torch.full((1, 1, 2, 1), rate)
+    q, k, v = torch.randn(3, 1, 1001, 2, 64)
+    k, beta = k / k.norm(dim=-1, keepdim=True), torch.rand(1, 1001, 2)
+
+    def of(dtype, backend):
+        fading, key = -rates.to(dtype), k.to(dtype)
+        a = lv.gated_householder(fading, key, beta.to(dtype)) if erases else lv.scalar(fading)
+        return lv.recur(a, q.to(dtype), key, v.to(dtype), form="recurrent", backend=backend)
+
+    exact, ours, torchs = of(torch.float64, "torch"), of(torch.float32, "cpu"), of(torch.float32, "torch")
+    for own, other, right in zip(ours, torchs, exact, strict=True):
+        assert (own - right).norm() <= 2 * (other - right).norm()
+
+
 def dtype_like(x, real):
     return (torch.complex64 if real == torch.float32 else torch.complex128) if x.is_complex() else real
 

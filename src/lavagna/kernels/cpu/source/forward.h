@@ -44,6 +44,15 @@ inline N written(N k, N fresh, N right, N found) {
     return kRank == Rank::kOwn ? take(right, found, k * fresh) : k * fresh;
 }
 
+// A state that loses less than this a step is rounded once a step, after it was written to; one that loses more is forgotten
+// before two roundings add up.
+constexpr double kSlow = 1.0 / 64;
+
+// How keys fade in some steps: each by its own decay, alike, or alike and with all of it kept besides the rest.
+enum class Fading { kEach, kAlike, kKept, kAlone };
+template <Fading kFading>
+using Fades = std::integral_constant<Fading, kFading>;
+
 // kWide vectors of columns, from `column` scalars into the rows of values; `tile` holds them key by key.
 template <class N, bool kDecay, Rank kRank, int kWide>
 void fold_columns(const Segment<N>& s, bool before, Index column, typename N::Scalar* tile,
@@ -53,10 +62,13 @@ void fold_columns(const Segment<N>& s, bool before, Index column, typename N::Sc
     constexpr bool ranked = kRank != Rank::kNone;
     const Index keys = s.call_.keys;
     const Index later = before ? 1 : 0;
-    N next[kWide], read[kWide];
+    N next[kWide];
 #pragma GCC unroll 8
-    for (int w = 0; w < kWide; ++w) next[w] = read[w] = N::zero();
+    for (int w = 0; w < kWide; ++w) next[w] = N::zero();
     if (ranked || before) {
+        N read[kWide];
+#pragma GCC unroll 8
+        for (int w = 0; w < kWide; ++w) read[w] = N::zero();
         for (Index i = 0; i < keys; ++i)
 #pragma GCC unroll 8
             for (int w = 0; w < kWide; ++w) {
@@ -68,36 +80,74 @@ void fold_columns(const Segment<N>& s, bool before, Index column, typename N::Sc
 #pragma GCC unroll 8
             for (int w = 0; w < kWide; ++w) read[w].store(to.output.at + column + w * one);
     }
-    for (Index t = 0; t < s.size; ++t) {
-        N was[kWide], fresh[kWide];
+    const bool single = kDecay && s.single();
+    // So many steps from `t` on, each vector of the memory loaded and stored once for all of them.
+    const auto steps = [&](auto count, Index t) {
+        constexpr int kSteps = decltype(count)::value;
+        static_assert(kSteps == 1 || !ranked, "what is erased must be known before the step");
+        N was[kWide], fresh[kSteps][kWide], read[kSteps][kWide], rest[kSteps];
+        Mask<T> keep[kSteps];
+        int kept = 0, slow = 0;
+        const T *ks[kSteps], *looks[kSteps], *rests[kSteps], *keeps[kSteps];
+#pragma GCC unroll 2
+        for (int p = 0; p < kSteps; ++p) {
+            const Rows<N> rows(s, t + p);
+            ks[p] = rows.k, looks[p] = s.q[t + p + later], rests[p] = rows.rest, keeps[p] = rows.keep;
+            rest[p] = N::zero(), keep[p] = Mask<T>{};
+            if (single) rest[p] = N::splat(rests[p], 0), keep[p] = splat_mask<N>(keeps[p], 0);
+            kept += keep[p][0] ? 1 : 0, slow += keep[p][0] && rests[p][0] > -T(kSlow) ? 1 : 0;
 #pragma GCC unroll 8
-        for (int w = 0; w < kWide; ++w) {
-            was[w] = next[w];
-            fresh[w] = N::load(s.v[t] + column + w * one);
-            if (kRank == Rank::kShared) fresh[w] = fresh[w] - was[w];
-            if (ranked) (kRank == Rank::kShared ? fresh[w] : was[w]).store(to.found[t] + column + w * one);
-            next[w] = read[w] = N::zero();
-        }
-        const Rows<N> rows(s, t);
-        const T *const looks = s.q[t + later], *const erases = rows.erase + s.key_row;
-        T* at = tile;
-        for (Index i = 0; i < keys; ++i) {
-            const N k = N::splat(rows.k, i), looked = N::splat(looks, i);
-            const N rest = kDecay ? N::splat(rows.rest, i) : N::zero();
-            const Mask<T> keep = kDecay ? splat_mask<N>(rows.keep, i) : Mask<T>{};
-            const N right = kRank == Rank::kOwn ? N::splat(rows.right, i) : N::zero();
-            const N erased = ranked ? N::splat(erases, i) : N::zero();
-#pragma GCC unroll 8
-            for (int w = 0; w < kWide; ++w, at += one) {
-                const N memory = faded<kDecay>(N::load(at), rest, keep, written<kRank>(k, fresh[w], right, was[w]));
-                memory.store(at);
-                read[w] = add(looked, memory, read[w]);
-                if (ranked) next[w] = add(erased, memory, next[w]);
+            for (int w = 0; w < kWide; ++w) {
+                was[w] = next[w];
+                fresh[p][w] = N::load(s.v[t + p] + column + w * one);
+                if (kRank == Rank::kShared) fresh[p][w] = fresh[p][w] - was[w];
+                if (ranked) (kRank == Rank::kShared ? fresh[p][w] : was[w]).store(to.found[t + p] + column + w * one);
+                next[w] = read[p][w] = N::zero();
             }
         }
+        const T *const rights = s.right[t], *const erases = s.erase + (t + 1) * s.key_row;
+        const auto over_keys = [&](auto fading) {
+            constexpr Fading kFading = decltype(fading)::value;
+            T* at = tile;
+            for (Index i = 0; i < keys; ++i) {
+                N k[kSteps], looked[kSteps];
+#pragma GCC unroll 2
+                for (int p = 0; p < kSteps; ++p) {
+                    k[p] = N::splat(ks[p], i), looked[p] = N::splat(looks[p], i);
+                    if (kFading == Fading::kEach) rest[p] = N::splat(rests[p], i), keep[p] = splat_mask<N>(keeps[p], i);
+                }
+                const N right = kRank == Rank::kOwn ? N::splat(rights, i) : N::zero();
+                const N erased = ranked ? N::splat(erases, i) : N::zero();
 #pragma GCC unroll 8
-        for (int w = 0; w < kWide; ++w) read[w].store(to.output[t + later] + column + w * one);
-    }
+                for (int w = 0; w < kWide; ++w, at += one) {
+                    N memory = N::load(at);
+#pragma GCC unroll 2
+                    for (int p = 0; p < kSteps; ++p) {
+                        const N write = written<kRank>(k[p], fresh[p][w], right, was[w]);
+                        if (kFading == Fading::kKept) memory = add(rest[p], memory, memory + write);
+                        else if (kFading == Fading::kAlone) memory = add(rest[p], memory, write);
+                        else memory = faded<kDecay>(memory, rest[p], keep[p], write);
+                        read[p][w] = add(looked[p], memory, read[p][w]);
+                    }
+                    memory.store(at);
+                    if (ranked) next[w] = add(erased, memory, next[w]);
+                }
+            }
+        };
+        if (!kDecay) over_keys(Fades<Fading::kAlike>{});
+        else if (!single) over_keys(Fades<Fading::kEach>{});
+        else if (kept == kSteps && !slow) over_keys(Fades<Fading::kKept>{});
+        else if (!kept) over_keys(Fades<Fading::kAlone>{});
+        else over_keys(Fades<Fading::kAlike>{});
+#pragma GCC unroll 2
+        for (int p = 0; p < kSteps; ++p)
+#pragma GCC unroll 8
+            for (int w = 0; w < kWide; ++w) read[p][w].store(to.output[t + p + later] + column + w * one);
+    };
+    Index t = 0;
+    if constexpr (!ranked)
+        for (; t + 2 <= s.size; t += 2) steps(std::integral_constant<int, 2>{}, t);
+    for (; t < s.size; ++t) steps(std::integral_constant<int, 1>{}, t);
 }
 
 // The sums over the lanes of kMany vectors, 1 or a multiple of 4, and of their imaginary parts, kMany further on.

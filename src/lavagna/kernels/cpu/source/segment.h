@@ -76,6 +76,9 @@ class Segment {
 
     Index time(Index i) const { return index_.get()[i]; }
 
+    // Whether all keys decay alike.
+    bool single() const { return call_.decays != call_.keys; }
+
     // Numbers of an operand for each step, `n` of them from `first` on: where they lie if loops can read them there, else
     // brought to `own`.
     Lines<const T> rows(const Operand& x, T* own, Index first, Index n, Index start, bool there = true) const {
@@ -99,7 +102,7 @@ class Segment {
   private:
     void bring_decays() {
         const Index decays = call_.decays, used = row_size<N>(decays);
-        const bool constant = !call_.log_decay.time && !call_.step, single = decays != call_.keys;
+        const bool constant = !call_.log_decay.time && !call_.step, single = this->single();
         const Index steps = constant && size ? 1 : size;
         constexpr Index one = N::kParts * kLanes<T>;
         for (Index i = 0; i < steps; ++i) {
