@@ -113,5 +113,5 @@ class Mamba2(Layer):
         a = scalar(rate(self.A_log), step=dt)
         o, memory = steps.recur(a, roomy(q), roomy(k), (dt * v).to(roomy(v).dtype), state.memory)
         D = wide(self.D)
-        o = o + ((D if D.ndim == 2 else D[:, None]) * v).to(o.dtype)
+        o = torch.addcmul(o, D if D.ndim == 2 else D[:, None], v).to(o.dtype)
         return self.out(self.norm(o.flatten(2), self.gate(x)).to(v.dtype)), {"memory": memory, "window": window}

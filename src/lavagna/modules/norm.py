@@ -92,18 +92,22 @@ class HeadNorm(nn.Module):
         self, x: Shaped[Tensor, "*axes h v"], unit: Shaped[Tensor, "*axes h 1"] | None = None
     ) -> Shaped[Tensor, "*axes h v"]:
         """The normed heads. With a `unit` it is the norm of `e^unit x`, which may be larger than any float."""
-        weight = self.weight.unflatten(0, (self.heads, self.size))
         y = wide(x)
+        weight, bias = (None if part is None else part.to(y.dtype) for part in (self.weight, self.bias))
+        assert weight is not None
+        weight = 1 + weight if self.zero_centered else weight
         # Not 0, for which a step of zeros, as masked ones are, would be divided by it.
         least = torch.finfo(y.dtype).tiny
+        if unit is None and self.heads == 1:
+            return F.layer_norm(y, (self.size,), weight, bias, eps=max(self.eps, least)).to(x.dtype)
         if unit is None:
             y = F.layer_norm(y, (self.size,), eps=max(self.eps, least))
         else:
             y = y - y.mean(-1, keepdim=True)
             y = y * (y.square().mean(-1, keepdim=True) + (self.eps * (-2 * unit).exp()).clamp_min(least)).rsqrt()
-        y = y * (1 + weight if self.zero_centered else weight)
-        if self.bias is not None:
-            y = y + self.bias.unflatten(0, (self.heads, self.size))
+        heads = (self.heads, self.size)
+        weight = weight.unflatten(0, heads)
+        y = y * weight if bias is None else torch.addcmul(bias.unflatten(0, heads), y, weight)
         return y.to(x.dtype)
 
     def extra_repr(self) -> str:

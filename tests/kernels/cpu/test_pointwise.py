@@ -87,6 +87,8 @@ def test_functions_with_options(dtype):
     same(aten.glu.default, x, -1)
     same(aten.glu.default, x[:, :2], 1)
     same(aten.lerp.Tensor, x, y, w.sigmoid())
+    same(aten.addcmul.default, x, y, w[:, :1])
+    same(aten.addcmul.default, x, y, w, value=-0.5)
     same(aten.where.self, x > 0, y, w)
     same(aten.where.self, x > 0, y, torch.tensor(0.25, dtype=dtype))
     same(aten.masked_fill.Scalar, x, y > 0, 4)

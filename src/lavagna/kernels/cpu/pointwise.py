@@ -17,7 +17,7 @@ from lavagna.kernels.cpu.prepared import Call, prepares
 aten = torch.ops.aten
 # In the order of the kernel's own list.
 NAMES = """
-copy add sub mul div maximum minimum where lerp glu gt ge lt le eq ne
+copy add sub mul div maximum minimum where lerp addcmul glu gt ge lt le eq ne
 neg abs relu reciprocal sqrt rsqrt square exp expm1
 sigmoid silu tanh gelu gelu_tanh softplus log_sigmoid sin cos log log1p not remainder sum mean norm layer_norm gather
 """
@@ -156,6 +156,11 @@ def _glu(made: tuple[Tensor, ...], x: Tensor, axis: int = -1) -> Call | None:
 @prepares(aten.lerp.Tensor)
 def _lerp(made: tuple[Tensor, ...], x: Tensor, y: Tensor, weight: Tensor) -> Call | None:
     return _call("lerp", made[0], x, y, weight)
+
+
+@prepares(aten.addcmul.default)
+def _addcmul(made: tuple[Tensor, ...], x: Tensor, y: Tensor, z: Tensor, *, value: float = 1) -> Call | None:
+    return _call("addcmul", made[0], x, y, z, numbers=(value,))
 
 
 @prepares(aten.where.self)

@@ -10,7 +10,7 @@ namespace {
 
 // In the order of CODES in pointwise.py.
 enum Code : Index {
-    kCopy, kAdd, kSub, kMul, kDiv, kMaximum, kMinimum, kWhere, kLerp, kGlu,
+    kCopy, kAdd, kSub, kMul, kDiv, kMaximum, kMinimum, kWhere, kLerp, kAddcmul, kGlu,
     kGreater, kGreaterEqual, kLess, kLessEqual, kEqual, kNotEqual,
     kNeg, kAbs, kRelu, kReciprocal, kSqrt, kRsqrt, kSquare, kExp, kExpm1, kSigmoid, kSilu, kTanh, kGelu, kGeluTanh, kSoftplus,
     kLogSigmoid, kSin, kCos, kLog, kLog1p, kNot, kRemainder,
@@ -182,6 +182,7 @@ void compute(const Task& task, T* out, const T* a, const T* b, const T* c, Index
             return each(out, a, b, c, n, [&](V x, V y, V w) {
                 return magnitude<T>(w) < all<T>(T(0.5)) ? x + w * (y - x) : y - (y - x) * (one - w);
             });
+        case kAddcmul: return each(out, a, b, c, n, [&](V x, V y, V z) { return x + first * y * z; });
         case kGlu: return each(out, a, b, b, n, [&](V x, V y, V) { return x * sigmoid<T>(y); });
         case kGreater: return each(out, a, b, b, n, [&](V x, V y, V) { return flag<T>(x > y); });
         case kGreaterEqual: return each(out, a, b, b, n, [&](V x, V y, V) { return flag<T>(x >= y); });
