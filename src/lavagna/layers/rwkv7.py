@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lavagna.algebra.transition import dplr
 from lavagna.layers.layer import Layer
-from lavagna.modules.bonus import bonus
+from lavagna.modules.bonus import with_bonus
 from lavagna.modules.heads import heads_of
 from lavagna.modules.linear import Linear, LowRank, OutLinear, reset_orthogonal
 from lavagna.modules.norm import HeadNorm
@@ -156,10 +156,12 @@ class RWKV7(Layer):
         a = torch.sigmoid(self.a0 + self.rate(xa))
         log_decay = (-FASTEST * torch.sigmoid(self.w0 + self.decay(xw))).unflatten(-1, self.heads)
         removed = F.normalize((k * self.k_k).unflatten(-1, self.heads), dim=-1, eps=1e-12)
-        k = (k * (1 + (a - 1) * self.k_a)).unflatten(-1, self.heads)
+        # 1 + (a - 1) k_a in one pass.
+        share = wide(self.k_a)
+        k = (k * torch.addcmul(1 - share, a, share)).unflatten(-1, self.heads)
         transition = dplr(log_decay, -removed, a.unflatten(-1, self.heads) * removed)
         o, memory = steps.recur(transition, roomy(r), k.to(roomy(v).dtype), roomy(v), state.memory)
-        y = (self.norm(o) + bonus(r, k, v, self.r_k)).flatten(2) * self.gate(xg)
+        y = with_bonus(self.norm(o), r, k, v, self.r_k).flatten(2) * self.gate(xg)
         return self.out(y, v.dtype), {"memory": memory, "window": window}
 
     def _value(self, x: Tensor, steps: Steps) -> Tensor:

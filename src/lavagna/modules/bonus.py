@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
@@ -13,14 +14,19 @@ from lavagna.modules.steps import Steps
 MOST = 52.0
 
 
-def bonus(
+def with_bonus(
+    o: Shaped[Tensor, "b t h v"],
     q: Float[Tensor, "b t h k"],
     k: Float[Tensor, "b t h k"],
     v: Float[Tensor, "b t h v"],
     weight: Float[Tensor, "h #k"],
 ) -> Float[Tensor, "b t h v"]:
-    """Each step's own value, as much of it as its key meets its query: `(q . (weight * k)) v`, float32 at least."""
-    return (wide(q) * wide(k) * weight).sum(-1, keepdim=True) * wide(v)
+    """What was read, and of each step's own value as much as its key meets its query, float32 at least.
+
+    o_t + (q_t . (weight * k_t)) v_t
+    """
+    met = (wide(q) * wide(k) * weight).sum(-1, keepdim=True)
+    return torch.addcmul(wide(o), met, wide(v))
 
 
 def recur_with_bonus(
@@ -39,7 +45,7 @@ def recur_with_bonus(
     With a weight of 1 and nothing that fades it is a read after the write.
     """
     o, memory = steps.recur(a, roomy(q), roomy(k), roomy(v), memory, read="before")
-    return wide(o) + bonus(q, k, v, weight), memory
+    return with_bonus(o, q, k, v, weight), memory
 
 
 class Scaled(NamedTuple):
