@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.autograd import gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import lavagna as lv
+from lavagna.derivatives import only_values
 from lavagna.kernels.cpu.library import library
 from lavagna.layers import slstm as slstm_layer
 
@@ -230,3 +234,48 @@ def test_gradients_of_gradients_are_the_derivative(name, way):
         assert torch.allclose(one, other, rtol=1e-4 if low else 1e-9, atol=1e-4 if low else 1e-10)
     precision = {"eps": 1e-2, "atol": 1e-3, "rtol": 1e-3} if low else {}
     assert gradgradcheck(function, given, fast_mode=True, **precision)
+
+
+class Onlooker(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+LOOKING_ON = {
+    "a dispatch mode": Onlooker,
+    "counted operations": lambda: FlopCounterMode(display=False),
+    "fake tensors": FakeTensorMode,
+    "a default device": lambda: torch.device("cpu"),
+    "a profiler": lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+    "forward derivatives": torch.autograd.forward_ad.dual_level,
+}
+
+
+@pytest.mark.parametrize("way", LOOKING_ON)
+def test_an_operator_that_somebody_looks_on_at_is_wanted_for_more_than_values(way):
+    x = torch.randn(3)
+    with LOOKING_ON[way]():
+        assert not only_values((x,))
+    assert only_values((x,))
+
+
+def test_so_is_one_of_which_gradients_or_traces_are_wanted():
+    x, weight = torch.randn(3), torch.nn.Parameter(torch.randn(3))
+    assert only_values((x, None, True)) and not only_values((x, weight))
+    for nothing_kept in (torch.no_grad, torch.inference_mode):
+        with nothing_kept():
+            assert only_values((x, weight))
+    assert not only_values((x, FakeTensorMode().from_tensor(x)))
+    found = []
+
+    def function(x):
+        found.append(only_values((x,)))
+        return x.sum()
+
+    for transform in (torch.func.grad, torch.func.vmap, torch.func.functionalize):
+        transform(function)(x)
+    with pytest.warns(DeprecationWarning):
+        torch.jit.trace(function, (x,), check_trace=False)
+    assert found and not any(found)
+    compiled = torch.compile(lambda x: x + only_values((x,)), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), x)

@@ -6,12 +6,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# What is no subclass of a tensor, nor stands for one.
+PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), bool, int, float))
+
 
 def beyond_backward() -> str | None:
     """The name of what is being computed that operators with a backward pass alone have no rule for, or None."""
     if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
         return "torch.func"
     return "forward-mode derivatives" if torch.autograd.forward_ad._current_level >= 0 else None
+
+
+def only_values(given: Sequence[Any]) -> bool:
+    """Whether nothing is wanted of an operator on these but numbers: no gradient, no trace, and nobody looks on."""
+    if torch.compiler.is_compiling() or not PLAIN.issuperset(map(type, given)):
+        return False
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given):
+        return False
+    return not (
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._is_torch_function_mode_enabled()
+        or torch._C._get_tracing_state()
+        or torch.autograd._profiler_enabled()
+        or beyond_backward()
+    )
 
 
 def apart(given: Iterable[Tensor | None]) -> tuple[Any, ...]:

@@ -181,10 +181,9 @@ def _start(state: Tensor | None, rows: int, k: Tensor, v: Tensor, dtype: torch.d
 
 def _dtype(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> torch.dtype:
     """The dtype of all sums: float32 or float64 as q, k, v are, complex where anything is."""
-    parts = [q, k, v, *a.parts.values()]
-    double = (torch.float64, torch.complex128)
-    if any(x.is_complex() for x in parts) or (state is not None and state.is_complex()):
-        return torch.complex128 if any(x.dtype in double for x in parts) else torch.complex64
+    dtypes = {x.dtype for x in (q, k, v, *a.parts.values())}
+    if any(dtype.is_complex for dtype in dtypes) or (state is not None and state.is_complex()):
+        return torch.complex64 if dtypes.isdisjoint((torch.float64, torch.complex128)) else torch.complex128
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
@@ -193,44 +192,47 @@ def _check(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None)
     named = {"q": q, "k": k, "v": v}
     if not isinstance(a, Transition):
         raise ValueError(f"recur: the first argument must be a transition, e.g. identity(), not {type(a).__name__}.")
-    for name, x in (named | ({} if state is None else {"state": state})).items():
+    every = named if state is None else named | {"state": state}
+    for name, x in every.items():
         if not isinstance(x, Tensor):
             raise ValueError(f"recur: {name} must be a tensor, but came as {type(x).__name__}.")
-    if any(x.ndim != 4 for x in named.values()):
+    if not q.ndim == k.ndim == v.ndim == 4:
         raise ValueError(f"recur: q, k must be (b, t, h, k) and v (b, t, h, v), but came as {_shapes(named)}.")
     if q.shape != k.shape or q.shape[:2] != v.shape[:2] or q.shape[2] == 0 or v.shape[2] % q.shape[2]:
         raise ValueError(
             f"recur: q and k must have one shape (b, t, h, k), v the same b and t and a multiple of their heads, "
             f"but came as {_shapes(named)}."
         )
-    floating = all(x.is_floating_point() or x.is_complex() for x in named.values())
-    if not floating or len({REAL.get(x.dtype, x.dtype) for x in named.values()}) > 1:
+    dtypes = {REAL.get(x.dtype, x.dtype) for x in named.values()}
+    if len(dtypes) > 1 or not dtypes.pop().is_floating_point:
         listed = ", ".join(f"{name} {x.dtype}" for name, x in named.items())
         raise ValueError(
             f"recur: q, k and v must share one floating dtype, but came as {listed}. Cast them with .to()."
         )
-    _check_parts(a, named)
-    for name, x in (named | a.parts | ({} if state is None else {"state": state})).items():
-        if x.device != q.device:
-            raise ValueError(f"recur: q is on {q.device}, but {name} on {x.device}. Move them to one device.")
+    parts, device = a.parts, q.device
+    _check_parts(parts, named)
+    for name, x in (every | parts).items():
+        if x.device != device:
+            raise ValueError(f"recur: q is on {device}, but {name} on {x.device}. Move them to one device.")
 
 
-def _check_parts(a: Transition, named: dict[str, Tensor]) -> None:
+def _check_parts(parts: dict[str, Tensor], named: dict[str, Tensor]) -> None:
     batch, steps, key_heads, keys = named["k"].shape
     heads = (1, key_heads, named["v"].shape[2])
-    for name, part in a.parts.items():
-        lasts = {"log_decay": (1, keys), "step": (1,), "beta": (1,)}.get(name, (keys,))
-        if part.shape[3] not in lasts:
+    lasts = {"log_decay": (1, keys), "step": (1,), "beta": (1,), "left": (keys,), "right": (keys,)}
+    for name, part in parts.items():
+        own_batch, own_steps, own_heads, last = part.shape
+        if last not in lasts[name]:
             mend = f"Use scalar(...) with last axis 1 or diagonal(...) with {keys}. " if name == "log_decay" else ""
             raise ValueError(
-                f"recur: {name} has last axis {part.shape[3]}, but k has {keys}. {mend}{_shapes(named | {name: part})}"
+                f"recur: {name} has last axis {last}, but k has {keys}. {mend}{_shapes(named | {name: part})}"
             )
-        if part.shape[0] not in (1, batch) or part.shape[1] not in (1, steps) or part.shape[2] not in heads:
+        if own_batch not in (1, batch) or own_steps not in (1, steps) or own_heads not in heads:
             raise ValueError(
                 f"recur: {name} must have axes b, t, h equal to those of q, k or v, or 1, but the shapes are "
                 f"{_shapes(named | {name: part})}."
             )
-        if not part.is_floating_point() and not part.is_complex():
+        if not (part.dtype.is_floating_point or part.dtype.is_complex):
             raise ValueError(f"recur: {name} must be real or complex floating, but came as {part.dtype}.")
 
 

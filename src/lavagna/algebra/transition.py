@@ -8,7 +8,7 @@ applied to the state from the right, `S_t = S_{t-1} A_t + v_t k_t^T` with `S` of
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -52,8 +52,9 @@ class Transition:
     @property
     def parts(self) -> dict[str, Tensor]:
         """The tensors this transition is made of, by name; parts left out are absent."""
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: tensor for name, tensor in named if tensor is not None}
+        log_decay, step, left, right, beta = self.log_decay, self.step, self.left, self.right, self.beta
+        named = {"log_decay": log_decay, "step": step, "left": left, "right": right, "beta": beta}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Transition":
         """The transition whose every part is `function` of this one's."""

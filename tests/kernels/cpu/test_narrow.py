@@ -251,9 +251,7 @@ def test_nothing_of_the_callers_is_changed():
 
 def test_layers_of_narrow_memories_take_it(monkeypatch):
     calls = []
-    monkeypatch.setattr(
-        narrow, "FORWARD", lambda *given: calls.append(1) or torch.ops.lavagna.narrow_recurrence(*given)
-    )
+    monkeypatch.setattr(narrow, "RUN", lambda *given: calls.append(1) or torch.ops.lavagna.narrow_recurrence(*given))
     for name in ("s5", "rg_lru", "rwkv4", "mamba", "s4d", "longhorn"):
         layer, x = lv.layers.build(name, 32).double(), torch.randn(2, 9, 32, dtype=torch.float64)
         calls.clear()

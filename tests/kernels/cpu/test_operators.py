@@ -1,5 +1,6 @@
 """Every operator over steps is what its definition says, and takes a gradient that did not arrive for zeros."""
 
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -83,6 +84,10 @@ def others() -> dict[str, Operator]:
 
 
 EVERY = recurrences() | others()
+# What calls them.
+DIRECT = {operators.FORWARD: operators.RUN, narrow.FORWARD: narrow.RUN} | {
+    module._FORWARD: module._RUN for module in (response, selective, short_conv, slstm, wkv)
+}
 ALL = pytest.mark.parametrize("name", EVERY)
 MASK = torch.arange(STEPS)[None] % 3 > 0
 BORDERS = torch.tensor([0, STEPS])
@@ -120,3 +125,15 @@ def test_of_a_loss_on_one_result_the_others_have_no_part(name, again):
 def gradients(results, leaves, incoming, again: bool):
     options = {"allow_unused": True, "materialize_grads": True}
     return torch.autograd.grad(results, leaves, incoming, retain_graph=True, create_graph=again, **options)
+
+
+@ALL
+def test_past_the_dispatcher_it_is_the_same_and_who_looks_on_sees_it(name):
+    function, tensors, options, keeps, results = EVERY[name]
+    run = DIRECT[function]
+    for mask, borders in product((None, MASK), (None, BORDERS)):
+        given = (*tensors, mask, borders, *options, *([False] if keeps else []))
+        assert all(map(torch.equal, run(*given)[:results], function(*given)[:results]))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        run(*given)
+    assert function.name() in {event.name for event in profile.events()}

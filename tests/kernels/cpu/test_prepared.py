@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lavagna.kernels.cpu import linear_few, recurrence, selective, slstm, wkv
+from lavagna.kernels.cpu import linear_few, operators, selective, slstm, wkv
 from lavagna.kernels.cpu.library import library
 from lavagna.kernels.cpu.prepared import prepared
 
@@ -47,7 +47,7 @@ CALLS = {
     aten.linear.default: lambda: (drawn(2, 1, 9), drawn(7, 9), drawn(7)),
     aten.mm.default: lambda: (drawn(3, 9), drawn(7, 9).T),
     aten.addmm.default: lambda: (drawn(7), drawn(1, 9), drawn(7, 9).T),
-    recurrence.FORWARD: of_recurrence,
+    operators.FORWARD: of_recurrence,
     selective._FORWARD: of_selective,
     slstm._FORWARD: of_slstm,
     wkv._FORWARD: of_wkv,
@@ -77,7 +77,7 @@ def test_what_needs_more_than_the_kernel_is_not_prepared():
     assert prepared(aten.addmm.default, (bias, x, weight.T), {"beta": 2}, (out,)) is None
     assert prepared(aten.erfinv.default, (x,), {}, (torch.empty_like(x),)) is None
     *given, _ = of_recurrence()
-    assert prepared(recurrence.FORWARD, (*given, True), {}, recurrence.FORWARD(*given, True)) is None
+    assert prepared(operators.FORWARD, (*given, True), {}, operators.FORWARD(*given, True)) is None
 
 
 @pytest.mark.parametrize("values", [1, 6, 37])
@@ -86,9 +86,9 @@ def test_a_step_of_the_recurrence_may_write_its_state_where_it_was(keys, values)
     q, k = drawn(2, 1, 1, 2, keys)
     v, state = drawn(1, 1, 2, values), drawn(1, 2, values, keys)
     given = (q, k, v, -drawn(1, 1, 2, 1).abs(), None, drawn(1, 1, 2, 1), None, state, None, None, True, False, False)
-    output, last, *rest = recurrence.FORWARD(*given)
+    output, last, *rest = operators.FORWARD(*given)
     made = (torch.empty_like(output), state, *rest)
-    call = prepared(recurrence.FORWARD, given, {}, made)
+    call = prepared(operators.FORWARD, given, {}, made)
     assert call is not None
     call()
     assert torch.equal(state, last) and torch.equal(made[0], output)

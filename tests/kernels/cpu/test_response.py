@@ -133,7 +133,7 @@ def test_nothing_is_legal_and_nothing_of_the_callers_is_changed():
 def test_layers_take_it_where_no_form_is_asked_for(name, monkeypatch):
     calls = []
     operator = kernel._FORWARD
-    monkeypatch.setattr(kernel, "_FORWARD", lambda *given: calls.append(1) or operator(*given))
+    monkeypatch.setattr(kernel, "_RUN", lambda *given: calls.append(1) or operator(*given))
     layer, x = lv.layers.build(name, 32), torch.randn(2, 200, 32)
     exact, wide = layer(x, form="convolution"), lv.layers.build(name, 32).double()
     assert not calls

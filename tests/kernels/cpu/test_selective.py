@@ -228,9 +228,7 @@ def test_gradients_of_gradients_are_those_of_torch(mask):
 def test_the_layer_takes_it_unless_a_form_is_asked_for(monkeypatch):
     layer, u = lv.layers.build("mamba", 16).double(), torch.randn(2, 9, 16, dtype=torch.float64)
     calls = []
-    monkeypatch.setattr(
-        selective, "_FORWARD", lambda *given: calls.append(1) or torch.ops.lavagna.selective_scan(*given)
-    )
+    monkeypatch.setattr(selective, "_RUN", lambda *given: calls.append(1) or torch.ops.lavagna.selective_scan(*given))
     fused, right = layer(u), layer(u, form="recurrent", backend="torch")
     assert difference(fused.y, right.y) < 1e-12 and difference(fused.state.memory, right.state.memory) < 1e-12
     layer(u, backend="cpu")

@@ -180,7 +180,7 @@ def test_gradients_of_gradients_are_those_of_torch(options):
 
 def test_layers_take_it_unless_a_form_is_asked_for(monkeypatch):
     calls = []
-    monkeypatch.setattr(module, "_FORWARD", lambda *given: calls.append(1) or torch.ops.lavagna.short_conv(*given))
+    monkeypatch.setattr(module, "_RUN", lambda *given: calls.append(1) or torch.ops.lavagna.short_conv(*given))
     for name in ("mamba", "mamba2", "gated_delta_net", "rg_lru", "longhorn", "hyena"):
         layer, x = lv.layers.build(name, 32).double(), torch.randn(2, 9, 32, dtype=torch.float64)
         calls.clear()

@@ -243,7 +243,7 @@ def test_gradients_of_gradients_are_those_of_torch(options):
 def test_the_layer_takes_it_unless_torch_is_asked_for(monkeypatch):
     layer, x = lv.layers.build("slstm", 16).double(), torch.randn(2, 9, 16, dtype=torch.float64)
     calls = []
-    monkeypatch.setattr(kernel, "_FORWARD", lambda *given: calls.append(1) or torch.ops.lavagna.slstm(*given))
+    monkeypatch.setattr(kernel, "_RUN", lambda *given: calls.append(1) or torch.ops.lavagna.slstm(*given))
     ours, right = layer(x), layer(x, backend="torch")
     assert difference(ours.y, right.y) < 1e-12 and difference(ours.state.cell, right.state.cell) < 1e-12
     layer(x, form="recurrent", backend="cpu")

@@ -245,7 +245,7 @@ def test_functional_and_forward_derivatives_are_torchs():
 def test_the_layer_takes_it_unless_a_form_is_asked_for(monkeypatch):
     layer, x = lv.layers.build("rwkv4", 16).double(), torch.randn(2, 9, 16, dtype=torch.float64)
     calls = []
-    monkeypatch.setattr(kernel, "_FORWARD", lambda *given: calls.append(1) or torch.ops.lavagna.wkv(*given))
+    monkeypatch.setattr(kernel, "_RUN", lambda *given: calls.append(1) or torch.ops.lavagna.wkv(*given))
     fused, right = layer(x), layer(x, form="recurrent", backend="torch")
     assert difference(fused.y, right.y) < 1e-12 and difference(fused.state.memory, right.state.memory) < 1e-12
     layer(x, backend="cpu")

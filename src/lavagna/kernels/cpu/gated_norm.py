@@ -17,6 +17,7 @@ from lavagna.kernels.cpu.operands import (
     OPERATORS,
     call,
     differentiable,
+    direct,
     flat,
     packed,
     pointer,
@@ -143,6 +144,7 @@ def normed(x: Tensor, gate: Tensor | None, weight: Tensor | None, eps: float, wi
 
 
 _FORWARD = register("gated_norm", _forward, _room)
+_RUN = direct(_FORWARD, _forward)
 _BACKWARD = register("gated_norm_backward", _backward, _shapes_back)
 differentiable("gated_norm", _differentiate, _remember)
 
@@ -163,5 +165,5 @@ def gated_norm(
     x: Tensor, gate: Tensor | None, weight: Tensor | None, *, eps: float, width: int, before: bool = False
 ) -> Tensor:
     """`norm(x) * silu(gate)`, with `before` `norm(x * silu(gate))`, in the dtype of x; a norm each `width` numbers."""
-    y = _FORWARD(x, gate, weight, eps, width, 0 if gate is None else 2 if before else 1)
+    y = _RUN(x, gate, weight, eps, width, 0 if gate is None else 2 if before else 1)
     return y.to(x.dtype)

@@ -15,6 +15,7 @@ from lavagna.kernels.cpu.operands import (
     OPERATORS,
     call,
     differentiable,
+    direct,
     flat,
     packed,
     pointer,
@@ -113,6 +114,7 @@ def _differentiate(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | 
 
 
 _OPERATOR = register("linear_few", _linear_few, _shape)
+_RUN = direct(_OPERATOR, _linear_few)
 _OUT = register("linear_few.out", _checked, _shape_into)
 differentiable("linear_few", _differentiate, _remember)
 
@@ -169,7 +171,7 @@ def linear_few(
     of rows, fast for up to 4: the weights are read once for every 4. The result depends on neither the number of
     threads nor the other rows. Raises ValueError on other dtypes and on shapes that don't fit.
     """
-    return _OPERATOR(x, weight, bias, scale)
+    return _RUN(x, weight, bias, scale)
 
 
 def quantized(weight: Float[Tensor, "n k"]) -> tuple[Shaped[Tensor, "n k"], Float32[Tensor, " n"]]:

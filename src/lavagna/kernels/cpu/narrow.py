@@ -20,6 +20,7 @@ from lavagna.kernels.cpu.operands import (
     as_they_lie,
     call,
     dense,
+    direct,
     flat,
     operand,
     packed,
@@ -158,7 +159,7 @@ def _room(q, k, v, log_decay, step, beta, state, mask, offsets, before, keep):
     wide = state.dtype
     sizes = Sizes.of(k, v, log_decay, offsets, wide, back=False)
     output = (torch.empty if mask is None else torch.zeros)(v.shape, dtype=written(v.dtype, wide))
-    kept = torch.empty(sizes.kept(offsets is not None) if keep else (0,), dtype=wide)
+    kept = torch.empty(sizes.kept(offsets is not None), dtype=wide) if keep else None
     return output, torch.empty(state.shape, dtype=wide), kept
 
 
@@ -192,6 +193,7 @@ def _shapes_back(*given):
 
 
 FORWARD = register("narrow_recurrence", _forward, _room)
+RUN = direct(FORWARD, _forward)
 BACKWARD = register("narrow_recurrence_backward", _backward, _shapes_back)
 
 

@@ -2,11 +2,13 @@
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lavagna.derivatives import only_values
 from lavagna.kernels.cpu.library import library
 
 # Loaded once, when the module is: a compiler that traces a call finds a constant.
@@ -28,11 +30,32 @@ NOTHING = (0, 0, 0, 0, 1, 0, 0)
 
 
 def register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
-    """Let `compute` serve an operator that is defined, and `shapes` its tracing; returns the operator, to be called."""
-    OPERATORS.impl(name, compute, "CPU")
-    torch.library.register_fake(f"lavagna::{name}", shapes, lib=OPERATORS)
+    """Let `compute` serve an operator that is defined, and `shapes` its tracing; returns the operator, to be called.
+
+    What they return None for, the operator returns empty.
+    """
+    OPERATORS.impl(name, _filled(compute), "CPU")
+    torch.library.register_fake(f"lavagna::{name}", _filled(shapes), lib=OPERATORS)
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.lavagna, packet), overload or "default")
+
+
+def _filled(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def filled(*given: Any, **options: Any) -> Any:
+        made = function(*given, **options)
+        return made if isinstance(made, Tensor) else tuple(torch.empty(0) if x is None else x for x in made)
+
+    return filled
+
+
+def direct(operator: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator, or what computes it itself where torch's dispatcher, which costs more than a step, has no part."""
+
+    def called(*given: Any) -> Any:
+        return compute(*given) if only_values(given) else operator(*given)
+
+    return called
 
 
 def differentiable(name: str, differentiate: Callable[..., tuple], remember: Callable[..., None]) -> None:
@@ -83,38 +106,36 @@ def dense(x: Tensor) -> Tensor:
         x = x.to(torch.complex64 if x.is_complex() else torch.float32)
     if x.is_conj() or x.is_neg():
         x = x.resolve_conj().resolve_neg()
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    return x if x.is_contiguous() or x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def flat(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A tensor without gaps or a pending sign, in its dtype or another."""
-    return x.to(dtype or x.dtype).resolve_conj().resolve_neg().contiguous()
+    x = x if dtype is None or x.dtype == dtype else x.to(dtype)
+    return (
+        x if x.is_contiguous() and not x.is_conj() and not x.is_neg() else x.resolve_conj().resolve_neg().contiguous()
+    )
 
 
 def operand(x: Tensor, heads: int = 1) -> tuple[int, ...]:
     """A dense tensor (b, t, n) or (b, t, h, n) in a block, with `heads` value heads; axes of one step are repeated."""
-    shape, strides = x.shape, x.stride()
-    if len(shape) == 3:
-        return (
-            x.data_ptr(),
-            strides[0] if shape[0] > 1 else 0,
-            strides[1] if shape[1] > 1 else 0,
-            *(0, 1),
-            *ELEMENTS[x.dtype],
-        )
-    group = shape[2]
+    return x.data_ptr(), *_layout(x.shape, x.stride(), x.dtype, heads)
+
+
+@lru_cache(1024)
+def _layout(shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype, heads: int) -> tuple[int, ...]:
+    group = shape[2] if len(shape) == 4 else 1
     return (
-        x.data_ptr(),
         strides[0] if shape[0] > 1 else 0,
         strides[1] if shape[1] > 1 else 0,
         *((strides[2], heads // group) if group > 1 else (0, 1)),
-        *ELEMENTS[x.dtype],
+        *ELEMENTS[dtype],
     )
 
 
 def pointer(x: Tensor | None) -> int:
     """Where a tensor lies; 0 where there is none, or nothing in it."""
-    return 0 if x is None or not x.numel() else x.data_ptr()
+    return 0 if x is None else x.data_ptr()
 
 
 def call(function: str, block: Sequence[int]) -> None:

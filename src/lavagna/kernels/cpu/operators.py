@@ -17,6 +17,7 @@ from lavagna.kernels.cpu.operands import (
     as_they_lie,
     call,
     dense,
+    direct,
     flat,
     operand,
     packed,
@@ -122,12 +123,13 @@ def _forward_block(operands, state, mask, offsets, decayed, before, made) -> lis
 
 def _room(k, v, log_decay, erase, state, mask, offsets, keep):
     """Room for what the operator returns; zeros where a masked step writes nothing."""
-    sizes, wide = Sizes.of(k, v, log_decay, offsets), state.dtype
-    room = torch.empty if mask is None else torch.zeros
-    output = room(v.shape, dtype=written(v.dtype, wide))
-    found = room(v.shape if keep and erase is not None else (0,), dtype=wide)
-    kept = torch.empty(sizes.kept(wide, offsets is not None) if keep else (0,), dtype=wide)
-    return output, torch.empty(state.shape, dtype=wide), found, kept
+    wide, room = state.dtype, torch.empty_like if mask is None else torch.zeros_like
+    output = room(v, dtype=written(v.dtype, wide), memory_format=torch.contiguous_format)
+    last, found, kept = torch.empty_like(state, memory_format=torch.contiguous_format), None, None
+    if keep:
+        kept = torch.empty(Sizes.of(k, v, log_decay, offsets).kept(wide, offsets is not None), dtype=wide)
+        found = None if erase is None else room(output, dtype=wide)
+    return output, last, found, kept
 
 
 def _backward(d_output, d_last, q, k, v, log_decay, step, erase, right, mask, offsets, found, kept, decayed, before):
@@ -168,6 +170,7 @@ def _shapes_back(d_output, d_last, q, k, v, log_decay, step, erase, right, mask,
 
 
 FORWARD = register("recurrence", _recurrence, _shapes)
+RUN = direct(FORWARD, _recurrence)
 BACKWARD = register("recurrence_backward", _backward, _shapes_back)
 
 

@@ -11,7 +11,7 @@ from lavagna.forms.call import Inputs, call
 from lavagna.forms.chunkwise import chunkwise
 from lavagna.kernels.cpu import narrow
 from lavagna.kernels.cpu.operands import LIBRARY, arrived, differentiable, vector_bytes
-from lavagna.kernels.cpu.operators import BACKWARD, FORWARD, LONGEST
+from lavagna.kernels.cpu.operators import BACKWARD, LONGEST, RUN
 
 
 def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -156,7 +156,7 @@ def recurrence(
     borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
     tensors = (q, k, v, log_decay, step, erase, right, state)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    output, last, _, _ = FORWARD(*tensors, real, borders, a.beta is not None, read == "before", keep)
+    output, last, _, _ = RUN(*tensors, real, borders, a.beta is not None, read == "before", keep)
     return output, last
 
 
@@ -174,5 +174,5 @@ def _narrow(
     borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
     tensors = (q, k, v, a.log_decay, a.step, a.beta, state)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    output, last, _ = narrow.FORWARD(*tensors, real, borders, before, keep)
+    output, last, _ = narrow.RUN(*tensors, real, borders, before, keep)
     return output, last

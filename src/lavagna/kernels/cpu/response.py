@@ -20,6 +20,7 @@ from lavagna.kernels.cpu.operands import (
     call,
     dense,
     differentiable,
+    direct,
     flat,
     operand,
     packed,
@@ -102,9 +103,9 @@ def _made(u, a, b, c, state, mask, offsets, keep):
     """Room for what the operator returns; zeros where a masked step writes nothing."""
     sizes = _Sizes.of(u, a, offsets)
     count = pieces(sizes.steps, sizes.segment, sizes.rows, packed=offsets is not None)
-    kept = (count, -(-sizes.channels // WIDE), WIDE, sizes.modes) if keep else (0,)
+    kept = (count, -(-sizes.channels // WIDE), WIDE, sizes.modes)
     y = (torch.empty if mask is None else torch.zeros)(u.shape, dtype=_wide(u))
-    return y, torch.empty(state.shape, dtype=a.dtype), torch.empty(kept, dtype=a.dtype)
+    return y, torch.empty(state.shape, dtype=a.dtype), torch.empty(kept, dtype=a.dtype) if keep else None
 
 
 def _backward(d_y, d_last, u, a, b, c, mask, offsets, kept):
@@ -162,6 +163,7 @@ def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: 
 
 
 _FORWARD = register("response", _response, _made)
+_RUN = direct(_FORWARD, _response)
 _BACKWARD = register("response_backward", _backward, _shapes_back)
 differentiable("response", _differentiate, _remember)
 
@@ -192,5 +194,5 @@ def response(
     borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
     tensors = (u, a, b, c, state)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    y, last, _ = _FORWARD(*tensors, real, borders, keep)
+    y, last, _ = _RUN(*tensors, real, borders, keep)
     return y, last

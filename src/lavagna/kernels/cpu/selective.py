@@ -22,6 +22,7 @@ from lavagna.kernels.cpu.operands import (
     call,
     dense,
     differentiable,
+    direct,
     flat,
     operand,
     packed,
@@ -98,7 +99,7 @@ def _scan(x, dt, A, B, C, D, state, mask, offsets, keep):
     return made
 
 
-def _block(operands: tuple, mask: Tensor | None, offsets: Tensor | None, made: tuple[Tensor, ...]) -> tuple[int, ...]:
+def _block(operands: tuple, mask: Tensor | None, offsets: Tensor | None, made: tuple) -> tuple[int, ...]:
     """A forward call as the kernel reads it, of tensors as it reads them."""
     x, dt, A, B, C, D, state = operands
     y, last, kept = made
@@ -120,8 +121,8 @@ def _made(x, dt, A, B, C, D, state, mask, offsets, keep):
     sizes = _Sizes.of(x, A, offsets, wide)
     kind = written(B.dtype, wide)
     y = (torch.empty if mask is None else torch.zeros)(x.shape, dtype=kind)
-    rows = (sizes.kept(offsets is not None), sizes.keys, sizes.padded) if keep else (0,)
-    return y, torch.empty(state.shape, dtype=wide), torch.empty(rows, dtype=wide)
+    kept = torch.empty((sizes.kept(offsets is not None), sizes.keys, sizes.padded), dtype=wide) if keep else None
+    return y, torch.empty(state.shape, dtype=wide), kept
 
 
 def _backward(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept):
@@ -207,6 +208,7 @@ def _fold(inputs: forms.Inputs, start: Tensor) -> tuple[Tensor, Tensor]:
 
 
 _FORWARD = register("selective_scan", _scan, _made)
+_RUN = direct(_FORWARD, _scan)
 _BACKWARD = register("selective_scan_backward", _backward, _shapes_back)
 differentiable("selective_scan", _differentiate, _remember)
 
@@ -236,5 +238,5 @@ def selective_scan(
     borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
     tensors = (x, dt, A, B, C, D, state)
     keep = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in tensors)
-    y, last, _ = _FORWARD(*tensors, real, borders, keep)
+    y, last, _ = _RUN(*tensors, real, borders, keep)
     return y.to(B.dtype), last

@@ -20,6 +20,7 @@ from lavagna.kernels.cpu.operands import (
     call,
     dense,
     differentiable,
+    direct,
     flat,
     operand,
     packed,
@@ -170,6 +171,7 @@ def convolved(
 
 
 _FORWARD = register("short_conv", _forward, _room)
+_RUN = direct(_FORWARD, _forward)
 _BACKWARD = register("short_conv_backward", _backward, _shapes_back)
 differentiable("short_conv", _differentiate, _remember)
 
@@ -194,5 +196,5 @@ def short_conv(
 ) -> tuple[Tensor, Tensor]:
     """The convolved steps (b, t, c), in the dtype of x, and the windows after them, in that of x or wider."""
     borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
-    y, last = _FORWARD(x, weight, bias, window, real, borders, silu)
+    y, last = _RUN(x, weight, bias, window, real, borders, silu)
     return y.to(x.dtype), last.to(torch.promote_types(window.dtype, x.dtype))

@@ -23,6 +23,7 @@ from lavagna.kernels.cpu.operands import (
     call,
     dense,
     differentiable,
+    direct,
     flat,
     operand,
     packed,
@@ -76,7 +77,7 @@ def _slstm(i, f, z, o, bias, mixing, hidden, cell, normalizer, stabilizer, mask,
     return made
 
 
-def _block(given, fixed, mask: Tensor | None, offsets: Tensor | None, made: tuple[Tensor, ...]) -> tuple[int, ...]:
+def _block(given, fixed, mask: Tensor | None, offsets: Tensor | None, made: tuple) -> tuple[int, ...]:
     """A forward call as the kernel reads it, of tensors as it reads them."""
     shown, *last, kept, met = made
     wide = shown.dtype
@@ -99,8 +100,8 @@ def _made(i, f, z, o, bias, mixing, hidden, cell, normalizer, stabilizer, mask, 
     return (
         room(i.shape, dtype=wide),
         *(torch.empty(x.shape, dtype=wide) for x in (hidden, cell, normalizer, stabilizer)),
-        room((heads, batch, steps, PLACES, padded) if keep else (0,), dtype=wide),
-        room((heads, batch, steps, size) if keep else (0,), dtype=wide),
+        room((heads, batch, steps, PLACES, padded), dtype=wide) if keep else None,
+        room((heads, batch, steps, size), dtype=wide) if keep else None,
     )
 
 
@@ -178,6 +179,7 @@ def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: 
 
 
 _FORWARD = register("slstm", _slstm, _made)
+_RUN = direct(_FORWARD, _slstm)
 _BACKWARD = register("slstm_backward", _backward, _made_back)
 differentiable("slstm", _differentiate, _remember)
 
@@ -217,4 +219,4 @@ def slstm(
     borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
     tensors = (i, f, z, o, bias, mixing, *state)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return _FORWARD(*tensors, real, borders, keep)[:5]
+    return _RUN(*tensors, real, borders, keep)[:5]

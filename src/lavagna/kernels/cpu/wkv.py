@@ -21,6 +21,7 @@ from lavagna.kernels.cpu.operands import (
     call,
     dense,
     differentiable,
+    direct,
     flat,
     operand,
     packed,
@@ -83,7 +84,7 @@ def _wkv(log_decay, u, k, v, memory, stabilizer, mask, offsets, keep):
     return made
 
 
-def _block(operands: tuple, mask: Tensor | None, offsets: Tensor | None, made: tuple[Tensor, ...]) -> tuple[int, ...]:
+def _block(operands: tuple, mask: Tensor | None, offsets: Tensor | None, made: tuple) -> tuple[int, ...]:
     """A forward call as the kernel reads it, of tensors as it reads them."""
     log_decay, u, k, v, memory, stabilizer = operands
     y, last, last_stabilizer, kept = made
@@ -103,12 +104,11 @@ def _made(log_decay, u, k, v, memory, stabilizer, mask, offsets, keep):
     """Room for what the operator returns."""
     wide = memory.dtype
     sizes = _Sizes.of(k, offsets, wide)
-    rows = (sizes.kept(offsets is not None), 3, sizes.padded) if keep else (0,)
     return (
         (torch.empty if mask is None else torch.zeros)(k.shape, dtype=wide),
         torch.empty(memory.shape, dtype=wide),
         torch.empty(stabilizer.shape, dtype=wide),
-        torch.empty(rows, dtype=wide),
+        torch.empty((sizes.kept(offsets is not None), 3, sizes.padded), dtype=wide) if keep else None,
     )
 
 
@@ -189,6 +189,7 @@ def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: 
 
 
 _FORWARD = register("wkv", _wkv, _made)
+_RUN = direct(_FORWARD, _wkv)
 _BACKWARD = register("wkv_backward", _backward, _shapes_back)
 differentiable("wkv", _differentiate, _remember)
 
@@ -219,4 +220,4 @@ def wkv(
     borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
     tensors = (log_decay, u, k, v, memory, stabilizer)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return _FORWARD(*tensors, real, borders, keep)[:3]
+    return _RUN(*tensors, real, borders, keep)[:3]
