@@ -122,6 +122,17 @@ def test_of_a_loss_on_one_result_the_others_have_no_part(name, again):
             assert all(map(torch.equal, found, gradients(results, leaves, beside, again)))
 
 
+def test_where_no_gradient_arrives_none_is_computed():
+    x, weight = torch.randn(2, 3, 6).requires_grad_(), torch.randn(6).requires_grad_()
+    given = EVERY["wkv"].given(None, None, keep=True)
+    for results, leaves in (
+        ([gated_norm._FORWARD(x, None, weight, 1e-5, 6, 0)], [x, weight]),
+        (EVERY["wkv"].function(*given)[:3], [x for x in given if isinstance(x, Tensor)]),
+    ):
+        undefined = [torch._C._functions.UndefinedGrad()(result).sum() for result in results]
+        assert torch.autograd.grad(sum(undefined), leaves, allow_unused=True) == (None,) * len(leaves)
+
+
 def gradients(results, leaves, incoming, again: bool):
     options = {"allow_unused": True, "materialize_grads": True}
     return torch.autograd.grad(results, leaves, incoming, retain_graph=True, create_graph=again, **options)

@@ -1,14 +1,23 @@
-"""In what operators a job's time is spent."""
+"""What bounds a job: how much of its time goes into products of matrices, into kernels, and into the rest."""
 
 from torch.profiler import ProfilerActivity, profile
 
 from lavagna.bench.clock import Job
 
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "mkldnn::_linear_pointwise")
+# Of this package; of an operator with a gradient the time is its backward's declaration's, while it is recorded.
+KERNELS = ("lavagna::", "GeneratedBackwardFor_lavagna_")
+
 
 def spent(job: Job, count: int = 4) -> str:
-    """The operators that most of a job's time is spent in, each with its share, in a line."""
+    """Shares of products, kernels and the rest, then the operators that most of the time is spent in, in a line."""
     with profile(activities=[ProfilerActivity.CPU]) as found:
         job()
     events = sorted(found.key_averages(), key=lambda event: -event.self_cpu_time_total)
     whole = sum(event.self_cpu_time_total for event in events) or 1
-    return ", ".join(f"{event.key} {event.self_cpu_time_total / whole:.0%}" for event in events[:count])
+    shares = {"products": 0.0, "kernels": 0.0, "rest": 0.0}
+    for event in events:
+        kind = "products" if event.key in PRODUCTS else "kernels" if event.key.startswith(KERNELS) else "rest"
+        shares[kind] += event.self_cpu_time_total / whole
+    most = [f"{event.key} {event.self_cpu_time_total / whole:.0%}" for event in events[:count]]
+    return f"{', '.join(f'{kind} {share:.0%}' for kind, share in shares.items())}: {', '.join(most)}"

@@ -61,15 +61,21 @@ def direct(operator: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
 def differentiable(name: str, differentiate: Callable[..., tuple], remember: Callable[..., None]) -> None:
     """Declare gradients: `remember(ctx, inputs, output)` keeps what `differentiate(ctx, *incoming)` takes them of.
 
-    An incoming gradient is None where nothing hangs on what it would be of: `arrived`.
+    An incoming gradient is None where nothing hangs on what it would be of: `arrived`. Where none arrives at all, as
+    behind an operator that has an undefined one, nothing is asked.
     """
 
     def set_up(ctx: Any, inputs: tuple, output: Any) -> None:
         remember(ctx, inputs, output)
+        ctx.arguments = len(inputs)
         # Else zeros as large as what is kept for the backward pass would be made.
         ctx.set_materialize_grads(False)
 
-    torch.library.register_autograd(f"lavagna::{name}", differentiate, setup_context=set_up, lib=OPERATORS)
+    def back(ctx: Any, *incoming: Tensor | None) -> tuple:
+        undefined = all(d is None for d in incoming)
+        return (None,) * ctx.arguments if undefined else differentiate(ctx, *incoming)
+
+    torch.library.register_autograd(f"lavagna::{name}", back, setup_context=set_up, lib=OPERATORS)
 
 
 def vector_bytes() -> int:
