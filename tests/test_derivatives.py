@@ -141,6 +141,11 @@ def cauchy_sums(conjugates):
     return lambda way: (call, [draw(2, 3, 2, **complex), draw(2, 3, **complex)])
 
 
+def phi(way):
+    # Near zero and far from it.
+    return lv.lti.exponential.phi1, [draw(2, 3, dtype=torch.complex128)]
+
+
 def loop(way):
     def call(given, mixing, h, pair, unit):
         shown, pair, unit = slstm_layer._loop(given, mixing, h, torch.stack([pair[0], pair[1].exp()]), unit)
@@ -173,6 +178,7 @@ SAMPLES = {
     "lavagna::linear_few": linear_few,
     "lavagna.lti.cauchy_sums._Sums": cauchy_sums(False),
     "lavagna.lti.cauchy_sums._PairSums": cauchy_sums(True),
+    "lavagna.lti.exponential._Phi": phi,
     "lavagna.layers.slstm._Loop": loop,
     "lavagna.forms.convolution._Spectrum": spectrum,
 }

@@ -3,12 +3,15 @@
 All keep the dtype and have finite gradients wherever they are finite themselves; all but `expm` are elementwise.
 """
 
+import math
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Complex, Shaped
 from torch import Tensor
 
-# Within this radius `phi1` is a series of as many terms as float64 needs: radius^k / (k + 1)! < 2^-53.
+# Within this radius what follows `phi1` is a series of as many terms as float64 needs: radius^j / (j + 1)! < 2^-53.
 RADIUS = 0.5
 TERMS = 13
 
@@ -30,15 +33,59 @@ def expm1(z: Shaped[Tensor, "*axes"]) -> Shaped[Tensor, "*axes"]:
 def phi1(z: Shaped[Tensor, "*axes"]) -> Shaped[Tensor, "*axes"]:
     """`(e^z - 1) / z`, the mean of e^(sz) for s from 0 to 1; it is 1 at zero.
 
-    A series near zero, `expm1(z) / z` elsewhere.
-
     >>> phi1(torch.tensor([0.0, 1e-300, 1e-9], dtype=torch.float64)).tolist()
     [1.0, 1.0, 1.0000000005]
     """
-    near = z.abs() < RADIUS
-    # Each branch sees a harmless value where the other is taken: NaN times zero would be the gradient.
-    far = torch.where(near, torch.ones_like(z), z)
-    return torch.where(near, _series(torch.where(near, z, torch.zeros_like(z))), expm1(far) / far)
+    phi = _Phi.apply(z, 1)
+    assert isinstance(phi, Tensor)
+    return phi
+
+
+class _Phi(torch.autograd.Function):
+    """`phi_k(z) = sum of z^j / (j + k)!`, whose derivative is `phi_k - k phi_(k + 1)`.
+
+    By that rule and not by those of its steps, which near zero would each have a part in the gradient.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(z: Tensor, k: int) -> Tensor:
+        return _phi(z, k)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+        ctx.k = inputs[1]
+        ctx.save_for_backward(inputs[0], output)
+        ctx.save_for_forward(inputs[0], output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        z, phi = ctx.saved_tensors
+        more = _Phi.apply(z, ctx.k + 1) if torch.is_grad_enabled() else _following(z, phi, ctx.k)
+        return gradients[0] * (phi - ctx.k * more).conj(), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        z, phi = ctx.saved_tensors
+        return tangents[0] * (phi - ctx.k * _following(z, phi, ctx.k))
+
+
+def _phi(z: Tensor, k: int) -> Tensor:
+    # A harmless value where the quotient is 0 over 0.
+    far = torch.where(z == 0, 1, z)
+    phi = torch.where(z == 0, 1, expm1(far) / far)
+    for j in range(1, k):
+        phi = _following(z, phi, j)
+    return phi
+
+
+def _following(z: Tensor, phi: Tensor, k: int) -> Tensor:
+    """phi_(k + 1) of phi_k: `(phi_k - 1 / k!) / z`, and near zero a series."""
+    near = z.real.abs() + z.imag.abs() < RADIUS if z.is_complex() else z.abs() < RADIUS
+    return torch.where(
+        near, _series(torch.where(near, z, 0), k + 1), (phi - 1 / math.factorial(k)) / torch.where(near, 1, z)
+    )
 
 
 def expm(z: Shaped[Tensor, "*rows n n"]) -> Shaped[Tensor, "*rows n n"]:
@@ -83,9 +130,9 @@ def log_bilinear(z: Shaped[Tensor, "*axes"]) -> Complex[Tensor, "*axes"]:
     return torch.complex(0.5 * log, torch.atan2(imaginary, torch.where(lost, torch.ones_like(real), real)))
 
 
-def _series(z: Tensor) -> Tensor:
-    """`sum of z^k / (k + 1)!` by Horner's rule."""
+def _series(z: Tensor, k: int) -> Tensor:
+    """`sum of z^j / (j + k)!` by Horner's rule."""
     total = torch.ones_like(z)
-    for k in range(TERMS + 1, 1, -1):
-        total = 1 + z * total * (1 / k)
-    return total
+    for j in range(TERMS, 0, -1):
+        total = (total * z).mul_(1 / (j + k)).add_(1)
+    return total * (1 / math.factorial(k))
