@@ -31,7 +31,7 @@ from lavagna.kernels.cpu.operands import (
 from lavagna.kernels.cpu.prepared import Call, prepares
 
 # Steps of a segment at most, and numbers of its rows of keys: what stays in the second cache with a segment's states.
-LONGEST, NUMBERS = 32, 8192
+LONGEST, NUMBERS = 64, 8192
 # The backward pass divides a head's values where heads are few. By the shape alone: no sum may depend on the threads.
 PARTS = 4
 # Values of a head that stay together in its parts, as the kernel has them.

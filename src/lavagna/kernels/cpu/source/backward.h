@@ -21,23 +21,31 @@ struct Gradients {
     Lines<const T> output, found;
 };
 
-// States before each step and after the last, (size + 1, kMany, key_row), from the one in front.
+// Number `value + r` of a row, in every lane.
+template <class N>
+inline N splat_at(const typename N::Scalar* row, Index value, Index r) {
+    if constexpr (N::kParts == 1) return N::splat(row + value, r);
+    return N::splat(row, value + r);
+}
+
+// From here on rows of keys side by side are a tile, [vector of keys][row][lane], so that one pointer finds them all.
+//
+// States before each step and after the last, from the one in front.
 template <class N, bool kDecay, Rank kRank, int kMany>
 void recall(const Segment<N>& s, Index value, Lines<const typename N::Scalar> found, typename N::Scalar* states) {
     using T = typename N::Scalar;
     constexpr Index one = kLanes<T> * N::kParts;
     const Index key_row = s.key_row, state = kMany * key_row;
-    for (Index t = 0; t < s.size; ++t) {
+    for (Index t = 0; t < s.size; ++t, states += state) {
         const Rows<N> rows(s, t);
         const T* kept = kRank == Rank::kNone ? nullptr : found[t];
         const T* values = kRank == Rank::kShared ? kept : s.v[t];
         N fresh[kMany], was[kMany];
 #pragma GCC unroll 8
         for (int r = 0; r < kMany; ++r) {
-            fresh[r] = N::splat(values, value + r);
-            was[r] = kRank == Rank::kOwn ? N::splat(kept, value + r) : N::zero();
+            fresh[r] = splat_at<N>(values, value, r);
+            was[r] = kRank == Rank::kOwn ? splat_at<N>(kept, value, r) : N::zero();
         }
-        T* at = states + t * state;
         for (Index j = 0; j < key_row; j += one) {
             const N k = N::load(rows.k + j);
             const N rest = kDecay ? N::load(rows.rest + j) : N::zero();
@@ -45,16 +53,15 @@ void recall(const Segment<N>& s, Index value, Lines<const typename N::Scalar> fo
             const N right = kRank == Rank::kOwn ? N::load(rows.right + j) : N::zero();
 #pragma GCC unroll 8
             for (int r = 0; r < kMany; ++r) {
-                const N memory = N::load(at + r * key_row + j);
-                faded<kDecay>(memory, rest, keep, written<kRank>(k, fresh[r], right, was[r]))
-                    .store(at + state + r * key_row + j);
+                T* at = states + j * kMany + r * one;
+                faded<kDecay>(N::load(at), rest, keep, written<kRank>(k, fresh[r], right, was[r])).store(at + state);
             }
         }
     }
 }
 
-// Back over one segment for kMany rows from `value` on; `gradient` (kMany, key_row) is that of the last state and then of the
-// first. Adds to the gradients of keys, sets those of values.
+// Back over one segment for kMany rows from `value` on; `gradient`, a tile, is that of the last state and then of the first.
+// Adds to the gradients of keys, sets those of values.
 template <class N, bool kDecay, Rank kRank, int kMany>
 void unfold(const Segment<N>& s, bool before, Index value, const typename N::Scalar* states,
             typename N::Scalar* gradient, const Gradients<N>& d) {
@@ -72,14 +79,16 @@ void unfold(const Segment<N>& s, bool before, Index value, const typename N::Sca
         T *const d_k_row = d.k + row, *const d_right_row = d.right + row, *const d_rest_row = d.rest + row;
         T* const d_erase_row = d.erase + row;
         const T *const old = states + t * state, *const now = old + state;
+        const T *const outputs = d.output[before ? t + 1 : t], *const found = ranked ? d.found[t] : nullptr;
+        const T* const values = kRank == Rank::kShared ? found : s.v[t];
         // Behind the last step lie a query and a gradient of zero, and a row for the gradient of that query.
         const T* const q = s.q[before ? t + 1 : t];
         T* const d_q_row = d.q + (before ? t + 1 : t) * key_row;
 #pragma GCC unroll 8
         for (int r = 0; r < kMany; ++r) {
-            d_output[r] = N::splat(d.output[before ? t + 1 : t], value + r);
-            fresh[r] = N::splat(kRank == Rank::kShared ? d.found[t] : s.v[t], value + r).conj();
-            was[r] = kRank == Rank::kOwn ? N::splat(d.found[t], value + r).conj() : N::zero();
+            d_output[r] = splat_at<N>(outputs, value, r);
+            fresh[r] = splat_at<N>(values, value, r).conj();
+            was[r] = kRank == Rank::kOwn ? splat_at<N>(found, value, r).conj() : N::zero();
             d_fresh[r] = d_was[r] = N::zero();
         }
         for (Index j = 0; j < key_row; j += one) {
@@ -92,11 +101,11 @@ void unfold(const Segment<N>& s, bool before, Index value, const typename N::Sca
             N d_q = N::load(d_q_row + j), d_rest = fused ? N::load(d_rest_row + j) : N::zero();
 #pragma GCC unroll 8
             for (int r = 0; r < kMany; ++r) {
-                T* at = gradient + r * key_row + j;
+                T* at = gradient + j * kMany + r * one;
                 const N g = add(looked, d_output[r], N::load(at));
-                d_q = add(N::load(now + r * key_row + j).conj(), d_output[r], d_q);
+                d_q = add(N::load(now + j * kMany + r * one).conj(), d_output[r], d_q);
                 if (fused) {
-                    d_rest = add(N::load(old + r * key_row + j).conj(), g, d_rest);
+                    d_rest = add(N::load(old + j * kMany + r * one).conj(), g, d_rest);
                     faded<kDecay>(g, rest, keep, N::zero()).store(at);
                 } else {
                     g.store(at);
@@ -131,8 +140,8 @@ void unfold(const Segment<N>& s, bool before, Index value, const typename N::Sca
             N d_erase = N::load(d_erase_row + j);
 #pragma GCC unroll 8
             for (int r = 0; r < kMany; ++r) {
-                T* at = gradient + r * key_row + j;
-                const N memory = N::load(old + r * key_row + j).conj(), g = N::load(at);
+                T* at = gradient + j * kMany + r * one;
+                const N memory = N::load(old + j * kMany + r * one).conj(), g = N::load(at);
                 if (kDecay) d_rest = add(memory, g, d_rest);
                 d_erase = add(memory, d_was[r], d_erase);
                 faded<kDecay>(g, rest, keep, erase * d_was[r]).store(at);
@@ -147,9 +156,9 @@ void unfold(const Segment<N>& s, bool before, Index value, const typename N::Sca
         N d_q = N::load(d.q + j);
 #pragma GCC unroll 8
         for (int r = 0; r < kMany; ++r) {
-            T* at = gradient + r * key_row + j;
-            const N given = N::splat(d.output.at, value + r);
-            d_q = add(N::load(states + r * key_row + j).conj(), given, d_q);
+            T* at = gradient + j * kMany + r * one;
+            const N given = splat_at<N>(d.output.at, value, r);
+            d_q = add(N::load(states + j * kMany + r * one).conj(), given, d_q);
             add(looked, given, N::load(at)).store(at);
         }
         d_q.store(d.q + j);

@@ -150,34 +150,21 @@ void fold_columns(const Segment<N>& s, bool before, Index column, typename N::Sc
     for (; t < s.size; ++t) steps(std::integral_constant<int, 1>{}, t);
 }
 
-// The sums over the lanes of kMany vectors, 1 or a multiple of 4, and of their imaginary parts, kMany further on.
+// The sums over the lanes of kMany vectors, and of their imaginary parts, kMany further on.
 template <int kMany, class T>
 inline void sums(const Real<T>* x, T* out) {
-    if constexpr (kMany == 1) {
-        out[0] = sum<T>(x[0].re);
-    } else {
-        static_assert(kMany % 4 == 0);
+    Vector<T> re[kMany];
 #pragma GCC unroll 8
-        for (int r = 0; r < kMany; r += 4) {
-            const Vector<T> re[4] = {x[r].re, x[r + 1].re, x[r + 2].re, x[r + 3].re};
-            sum_four(re, out + r);
-        }
-    }
+    for (int r = 0; r < kMany; ++r) re[r] = x[r].re;
+    sum_many<kMany>(re, out);
 }
 template <int kMany, class T>
 inline void sums(const Complex<T>* x, T* out) {
-    if constexpr (kMany == 1) {
-        out[0] = sum<T>(x[0].re);
-        out[1] = sum<T>(x[0].im);
-    } else {
+    Vector<T> re[kMany], im[kMany];
 #pragma GCC unroll 8
-        for (int r = 0; r < kMany; r += 4) {
-            const Vector<T> re[4] = {x[r].re, x[r + 1].re, x[r + 2].re, x[r + 3].re};
-            const Vector<T> im[4] = {x[r].im, x[r + 1].im, x[r + 2].im, x[r + 3].im};
-            sum_four(re, out + r);
-            sum_four(im, out + kMany + r);
-        }
-    }
+    for (int r = 0; r < kMany; ++r) re[r] = x[r].re, im[r] = x[r].im;
+    sum_many<kMany>(re, out);
+    sum_many<kMany>(im, out + kMany);
 }
 
 template <int kMany, class T>

@@ -107,7 +107,7 @@ inline void products(const float* x, Index wide, const W* weight, Index stride, 
     }
 #pragma GCC unroll 4
     for (int i = 0; i < kSums; ++i) totals[0][i] += totals[1][i];
-    sum_four(totals[0], sums);
+    sum_many<4>(totals[0], sums);
 }
 
 // Some rows of W with some rows of x.

@@ -107,6 +107,19 @@ void turn(typename N::Scalar* rows, typename N::Scalar* tiles, Index values, Ind
     });
 }
 
+// Rows of keys to a tile of them, or back.
+template <class N, bool kBack = false, class Row>
+void lay(Index count, Row* rows, typename N::Scalar* tile, Index key_row) {
+    constexpr Index one = kLanes<typename N::Scalar> * N::kParts;
+    for (Index r = 0; r < count; ++r)
+        for (Index j = 0; j < key_row; j += one) {
+            Row* const row = rows + r * key_row + j;
+            typename N::Scalar* const at = tile + j * count + r * one;
+            if constexpr (kBack) N::load(at).store(row);
+            else N::load(row).store(at);
+        }
+}
+
 // The loops for one kind of transition, over many rows of values at once and over one.
 template <class N>
 struct Loops {
@@ -189,8 +202,8 @@ struct Recurrence {
                     fold(s, call.before, at, tiles.get() + tile, to);
                 });
             else
-                each_rows([&](bool many, Index r) {
-                    const auto fold = many ? loops.rows : loops.row;
+                each_rows([&](Index count, Index r) {
+                    const auto fold = count > 1 ? loops.rows : loops.row;
                     fold(s, call.before, r, memory.rows + r * s.key_row, to);
                 });
             if (to.output.at == output.get()) take_back(s, call.output, call.element, to.output);
@@ -206,7 +219,9 @@ struct Recurrence {
         const Memory<N> gradient(call, row, head, first, values, call.d_last, call.d_state);
         Segment<N> s(call, loops.decay, loops.rank, own.batch, head, first, values);
         const Index keys = (call.segment + 1) * s.key_row, value_rows = (call.segment + 1) * s.value_row;
-        Scratch<T> scratch(5 * keys + 3 * value_rows), states(kRows<N> * keys);
+        Scratch<T> scratch(5 * keys + 3 * value_rows), states(kRows<N> * keys), tiles(values * s.key_row);
+        const auto tile = [&](Index r) { return tiles.get() + r * s.key_row; };
+        each_rows([&](Index count, Index r) { lay<N>(count, gradient.rows + r * s.key_row, tile(r), s.key_row); });
         T* at = scratch.get();
         Gradients<N> d{at, at + keys, at + 2 * keys, at + 3 * keys, at + 4 * keys, {}, {}, {}};
         T* const rows = at + 5 * keys;
@@ -217,15 +232,16 @@ struct Recurrence {
             s.bring(start, end);
             bring(s, d, rows, start);
             const T* kept = (const T*)call.kept + kept_at(own, piece);
-            each_rows([&](bool many, Index r) {
-                std::memcpy(states.get(), kept + r * s.key_row, (many ? kRows<N> : 1) * s.key_row * sizeof(T));
+            each_rows([&](Index count, Index r) {
+                const bool many = count > 1;
+                lay<N>(count, kept + r * s.key_row, states.get(), s.key_row);
                 (many ? loops.recall_rows : loops.recall_row)(s, r, d.found, states.get());
-                const auto back = many ? loops.unfold_rows : loops.unfold_row;
-                back(s, call.before, r, states.get(), gradient.rows + r * s.key_row, d);
+                (many ? loops.unfold_rows : loops.unfold_row)(s, call.before, r, states.get(), tile(r), d);
             });
             for (Index i = 0; i < s.size; ++i) finish(s, d, i, part);
             if (d.v.at == rows) take_back(s, call.d_v, wide(), d.v);
         }
+        each_rows([&](Index count, Index r) { lay<N, true>(count, gradient.rows + r * s.key_row, tile(r), s.key_row); });
         gradient.give();
     }
 
@@ -263,12 +279,12 @@ struct Recurrence {
         return ((part * call.batch() + batch) * call.steps + t) * call.heads + head;
     }
 
-    // kRows<N> rows of values at a time, then one; calls back with (whether many, the first of them).
+    // kRows<N> rows of values at a time, then one; calls back with (how many, the first of them).
     template <class Each>
     void each_rows(Each each) const {
         Index r = 0;
-        for (; r + kRows<N> <= values; r += kRows<N>) each(true, r);
-        for (; r < values; ++r) each(false, r);
+        for (; r + kRows<N> <= values; r += kRows<N>) each(kRows<N>, r);
+        for (; r < values; ++r) each(1, r);
     }
 
     // From what a step did to what made it: rest and erase back to logarithm, strength, and direction.

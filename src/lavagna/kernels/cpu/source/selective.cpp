@@ -198,7 +198,7 @@ class Share {
         for (; n + 4 <= call_.keys; n += 4) {
             Vector<T> four[4];
             std::memcpy(four, lanes + n * kLanes<T>, sizeof four);
-            sum_four(four, out + n);
+            sum_many<4>(four, out + n);
         }
         for (; n < call_.keys; ++n) out[n] = sum<T>(load_vector(lanes + n * kLanes<T>));
     }
@@ -248,7 +248,7 @@ void step(const Scan& call, Index row, Index first, Index count) {
             }
         }
         T four[4];
-        sum_four(sums, four);
+        sum_many<4>(sums, four);
         for (Index j = 0; j < many; ++j) y[i + j] = four[j] + (skip ? skip[first + i + j] * x[i + j] : T(0));
     }
     unpack<Real<T>>(call.output, call.element, row * call.channels + first, y, count);

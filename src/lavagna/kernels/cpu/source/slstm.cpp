@@ -220,7 +220,7 @@ class Head {
                 for (Index n = 0; n < size_; n += kWidth)
                     for (Index l = 0; l < some; ++l) s[l] += load_vector(rows + l * size_ + n) * load_vector(h + n);
                 T four[4];
-                sum_four(s, four);
+                sum_many<4>(s, four);
                 std::memcpy(sums + lane, four, some * sizeof(T));
             }
             *to[g] += load_vector(sums);

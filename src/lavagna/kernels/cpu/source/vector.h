@@ -22,7 +22,6 @@ template <>
 struct Types<float> {
     typedef float Vector __attribute__((vector_size(LAVAGNA_BYTES)));
     typedef int32_t Mask __attribute__((vector_size(LAVAGNA_BYTES)));
-    typedef float Quarter __attribute__((vector_size(16)));
     typedef uint32_t Bits __attribute__((vector_size(LAVAGNA_BYTES)));
     typedef uint16_t Half __attribute__((vector_size(LAVAGNA_BYTES / 2)));
     using Integer = int32_t;
@@ -31,7 +30,6 @@ template <>
 struct Types<double> {
     typedef double Vector __attribute__((vector_size(LAVAGNA_BYTES)));
     typedef int64_t Mask __attribute__((vector_size(LAVAGNA_BYTES)));
-    typedef double Quarter __attribute__((vector_size(16)));
     using Integer = int64_t;
 };
 
@@ -223,52 +221,53 @@ inline Mask<typename N::Scalar> splat_mask(const typename N::Scalar* row, Index 
     return Mask<typename N::Scalar>{} + mask;
 }
 
-inline Types<float>::Quarter quarter(Vector<float> x) {
-#if LAVAGNA_BYTES == 64
-    auto half = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
-                __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
-    return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
-#elif LAVAGNA_BYTES == 32
-    return __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
-#else
-    return x;
-#endif
+// Lanes of a where they lie and of b in the squares beside them, and the other way around.
+template <int kLanes, int kSide>
+constexpr int at_own(int lane) {
+    return lane & kSide ? lane + kLanes : lane;
+}
+template <int kLanes, int kSide>
+constexpr int at_other(int lane) {
+    return lane & kSide ? lane - kSide + kLanes : lane + kSide;
+}
+template <int kLanes, int kApart>
+constexpr int at_each(int lane) {
+    return lane * kApart % kLanes;
 }
 
-inline Types<double>::Quarter quarter(Vector<double> x) {
-#if LAVAGNA_BYTES == 64
-    auto half = __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
-    return __builtin_shufflevector(half, half, 0, 1) + __builtin_shufflevector(half, half, 2, 3);
-#elif LAVAGNA_BYTES == 32
-    return __builtin_shufflevector(x, x, 0, 1) + __builtin_shufflevector(x, x, 2, 3);
-#else
-    return x;
-#endif
+// Some vectors, a power of two up to the lanes, into one: each has its sum in as many neighboring lanes as it gets.
+template <class T, int kMany, int kSide = kLanes<T> / 2>
+inline Vector<T> folded(const Vector<T>* x) {
+    if constexpr (kSide == 0) {
+        return x[0];
+    } else {
+        constexpr int lanes = kLanes<T>, left = kMany > 1 ? kMany / 2 : 1;
+        Vector<T> sums[left];
+#pragma GCC unroll 8
+        for (int i = 0; i < left; ++i) {
+            const Vector<T> a = x[i], b = x[kMany > 1 ? i + left : i];
+            sums[i] = picked<T, at_own<lanes, kSide>>(a, b) + picked<T, at_other<lanes, kSide>>(a, b);
+        }
+        return folded<T, left, kSide / 2>(sums);
+    }
 }
 
-// The sums over the lanes of four vectors, at once.
-inline void sum_four(const Vector<float> x[4], float out[4]) {
-    auto a = quarter(x[0]), b = quarter(x[1]), c = quarter(x[2]), d = quarter(x[3]);
-    auto ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    auto cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    auto all_four = __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
-    std::memcpy(out, &all_four, sizeof all_four);
-}
-
-inline void sum_four(const Vector<double> x[4], double out[4]) {
-    auto a = quarter(x[0]), b = quarter(x[1]), c = quarter(x[2]), d = quarter(x[3]);
-    auto ab = __builtin_shufflevector(a, b, 0, 2) + __builtin_shufflevector(a, b, 1, 3);
-    auto cd = __builtin_shufflevector(c, d, 0, 2) + __builtin_shufflevector(c, d, 1, 3);
-    std::memcpy(out, &ab, sizeof ab);
-    std::memcpy(out + 2, &cd, sizeof cd);
+// The sums over the lanes of so many vectors, each in the same order however many there are.
+template <int kMany, class T>
+inline void sum_many(const Vector<T>* x, T* out) {
+    constexpr int lanes = kLanes<T>;
+    if constexpr (kMany > lanes) {
+        sum_many<kMany / 2>(x, out);
+        sum_many<kMany / 2>(x + kMany / 2, out + kMany / 2);
+    } else {
+        const Vector<T> all_sums = folded<T, kMany>(x), first = picked<T, at_each<lanes, lanes / kMany>>(all_sums, all_sums);
+        std::memcpy(out, &first, kMany * sizeof(T));
+    }
 }
 
 template <class T>
 inline T sum(Vector<T> x) {
-    auto q = quarter(x);
-    T total = q[0];
-    for (unsigned i = 1; i < 16 / sizeof(T); ++i) total += q[i];
-    return total;
+    return folded<T, 1>(&x)[0];
 }
 
 }  // namespace lavagna
