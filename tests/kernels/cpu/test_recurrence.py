@@ -6,6 +6,7 @@ import torch
 import lavagna as lv
 from definition import held
 from lavagna.algebra import dense
+from lavagna.kernels.cpu import operands
 from lavagna.kernels.cpu.library import library
 from transitions import TRANSITIONS, Call, Sizes, call, difference, leaves
 
@@ -160,6 +161,16 @@ def test_half_precision_is_rounded_once(dtype):
     assert ours.output.dtype == dtype and ours.state.dtype == torch.float32
     assert torch.equal(ours.output, right.output.to(dtype)) and torch.equal(ours.state, right.state)
     same_gradients(halved, {torch.bfloat16: 1e-2, torch.float16: 1e-3}[dtype])
+
+
+@pytest.mark.parametrize("sizes", [Sizes(t=70, k=16, v=32), Sizes(b=1, t=70, h=40, hv=40, k=2, v=3)])
+def test_pages_of_any_size_hold_the_same_results(sizes, monkeypatch):
+    some, found = call("diagonal", sizes, device=CPU), []
+    weights = {"d_output": torch.randn_like(some.v), "d_last": torch.randn_like(run(some, "cpu").state)}
+    for large in (operands.LARGE, 1):
+        monkeypatch.setattr(operands, "LARGE", large)
+        found.append([*run(some, "cpu"), *gradients(some, "cpu", **weights)])
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 @EVERY

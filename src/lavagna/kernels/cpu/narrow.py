@@ -22,6 +22,7 @@ from lavagna.kernels.cpu.operands import (
     dense,
     direct,
     flat,
+    in_large_pages,
     operand,
     packed,
     pieces,
@@ -149,7 +150,7 @@ def _forward_block(operands, state, mask, offsets, before, made) -> list[int]:
 def _forward(q, k, v, log_decay, step, beta, state, mask, offsets, before, keep):
     operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, beta))
     state, mask = flat(state), None if mask is None else mask.contiguous()
-    made = _room(q, k, v, log_decay, step, beta, state, mask, offsets, before, keep)
+    made = in_large_pages(_room(q, k, v, log_decay, step, beta, state, mask, offsets, before, keep))
     call("narrow", _forward_block(operands, state, mask, offsets, before, made))
     return made
 
@@ -166,7 +167,9 @@ def _room(q, k, v, log_decay, step, beta, state, mask, offsets, before, keep):
 def _backward(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, kept, before, wanted):
     operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, beta, d_output))
     d_last, mask = flat(d_last), None if mask is None else mask.contiguous()
-    made = _room_back(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, kept, before, wanted)
+    made = in_large_pages(
+        _room_back(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, kept, before, wanted)
+    )
     sizes = Sizes.of(k, v, log_decay, offsets, d_last.dtype, back=True)
     rest = (0, 0, 0, pointer(kept), pointer(d_last), *(pointer(x) for x in made))
     call("narrow_backward", _block(sizes, operands, d_last, mask, offsets, before, 0, *rest))

@@ -25,6 +25,8 @@ ELEMENTS = {
 }
 # Numbers of a memory, times steps, from which on a second thread costs less than it saves.
 WORTH = 1 << 17
+# Bytes of a new block from which on large pages are asked for.
+LARGE = 1 << 22
 # What stands in a block for a tensor that is not there.
 NOTHING = (0, 0, 0, 0, 1, 0, 0)
 
@@ -149,6 +151,14 @@ def call(function: str, block: Sequence[int]) -> None:
     if LIBRARY.functions is None:
         raise RuntimeError(f"{function}: the CPU kernels are {LIBRARY.level}; torch must serve.")
     getattr(LIBRARY.functions, f"lavagna_{function}")(packed(block))
+
+
+def in_large_pages(made: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
+    """The same new tensors, nothing in them touched yet, in large pages where they are large."""
+    for x in made:
+        if x is not None and x.nbytes >= LARGE:
+            call("large_pages", (x.data_ptr(), x.nbytes))
+    return made
 
 
 def packed(block: Sequence[int]) -> bytes:

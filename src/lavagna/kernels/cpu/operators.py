@@ -19,6 +19,7 @@ from lavagna.kernels.cpu.operands import (
     dense,
     direct,
     flat,
+    in_large_pages,
     operand,
     packed,
     pieces,
@@ -106,7 +107,7 @@ def _block(
 def _recurrence(q, k, v, log_decay, step, erase, right, state, mask, offsets, decayed, before, keep):
     operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, erase, right))
     state, mask = flat(state), None if mask is None else mask.contiguous()
-    made = _room(k, v, log_decay, erase, state, mask, offsets, keep)
+    made = in_large_pages(_room(k, v, log_decay, erase, state, mask, offsets, keep))
     call("recurrence", _forward_block(operands, state, mask, offsets, decayed, before, made))
     return made
 
@@ -136,7 +137,7 @@ def _backward(d_output, d_last, q, k, v, log_decay, step, erase, right, mask, of
     operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, erase, right))
     d_output, d_last = dense(d_output), flat(d_last)
     mask = None if mask is None else mask.contiguous()
-    made = _room_back(k, v, log_decay, erase, right, mask, offsets, d_last, decayed)
+    made = in_large_pages(_room_back(k, v, log_decay, erase, right, mask, offsets, d_last, decayed))
     sizes = Sizes.of(k, v, log_decay, offsets).divided(PARTS)
     rest = (0, 0, 0, pointer(found), pointer(kept), *operand(d_output, sizes.heads), d_last.data_ptr())
     rest += tuple(pointer(x) for x in made)
