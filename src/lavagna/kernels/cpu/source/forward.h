@@ -25,6 +25,14 @@ struct Rows {
           right(s.right[t]) {}
 };
 
+// Steps whose rows are on their way while one is taken: other heads lie between them, so nothing else sees them coming.
+constexpr Index kAhead = 2;
+
+template <bool kWrite, class T>
+inline void fetch(const T* row, Index n) {
+    for (Index i = 0; i < n; i += 64 / Index(sizeof(T))) __builtin_prefetch(row + i, kWrite);
+}
+
 // Where the fold writes what it reads, and what each step wrote or found.
 template <class T>
 struct Reads {
@@ -91,6 +99,11 @@ void fold_columns(const Segment<N>& s, bool before, Index column, typename N::Sc
         const T *ks[kSteps], *looks[kSteps], *rests[kSteps], *keeps[kSteps];
 #pragma GCC unroll 2
         for (int p = 0; p < kSteps; ++p) {
+            const Index ahead = t + p + kAhead;
+            fetch<false>(s.q[ahead], s.key_row), fetch<false>(s.k[ahead], s.key_row);
+            if (kRank == Rank::kOwn) fetch<false>(s.right[ahead], s.key_row);
+            fetch<false>(s.v[ahead] + column, kWide * one), fetch<true>(to.output[ahead] + column, kWide * one);
+            if (ranked) fetch<true>(to.found[ahead] + column, kWide * one);
             const Rows<N> rows(s, t + p);
             ks[p] = rows.k, looks[p] = s.q[t + p + later], rests[p] = rows.rest, keeps[p] = rows.keep;
             rest[p] = N::zero(), keep[p] = Mask<T>{};
