@@ -12,7 +12,7 @@ PARTS = ("forms", "decoding", "cpu")
 # What is measured where nothing is named: minutes, not an hour.
 USUAL = ("forms", "decoding")
 SECTIONS = ("machine", "recurrence", "scan", "step", "training", "generation")
-PEERS = ("transformers", "rwkv", "mambapy")
+PEERS = ("transformers", "rwkv", "mambapy", "llama-cpp-python")
 QUICK_FORMS: dict[str, Any] = {"sizes": (16,), "steps": 128, "rounds": 1}
 QUICK_DECODING: dict[str, Any] = {"at": (10, 40), "tokens": 2, "rounds": 1}
 # Columns of the program's rows that a person can do without.

@@ -13,7 +13,7 @@ from lavagna.bench.cpu.row import Row, Subject, measured
 from lavagna.bench.floor import SIDE, adding, copying, product, reading
 from lavagna.kernels import describe
 
-PEERS = ("transformers", "rwkv", "mambapy")
+PEERS = ("transformers", "rwkv", "mambapy", "llama-cpp-python")
 CPUINFO = Path("/proc/cpuinfo")
 
 
