@@ -98,6 +98,6 @@ def _rounded(file: Path, kind: int) -> Path:
 
 
 def _library() -> Any:
-    # It prints all that it does unless told otherwise.
-    logging.getLogger(PACKAGE).setLevel(logging.ERROR)
+    # It prints all that it does unless told otherwise, and warnings as errors.
+    logging.getLogger(PACKAGE).setLevel(logging.CRITICAL)
     return importlib.import_module("llama_cpp")

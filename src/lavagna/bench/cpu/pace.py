@@ -21,9 +21,7 @@ from lavagna.models.size import multiplied
 from lavagna.modules.eight_bit import EightBit
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-# Of llama.cpp's time for a step, where it takes part.
+# Of a peer's time for a step.
 AHEAD = 1.0
 
 
