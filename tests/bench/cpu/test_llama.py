@@ -7,7 +7,6 @@ import torch
 
 from lavagna.bench import cpu
 from lavagna.bench.cpu import gguf, llama, peers
-from lavagna.bench.cpu.row import Verdict
 
 needs_llama = pytest.mark.skipif(peers.missing(llama.PACKAGE) is not None, reason=f"{llama.PACKAGE} is not installed")
 
@@ -40,6 +39,12 @@ def test_steps_and_prompts_take_turns(layer):
     ours = {row.what for row in found if row.by == "lavagna" and row.against == llama.PACKAGE}
     assert theirs == ours and {"step float32", "prompt of 32 bfloat16"} <= ours
     assert {row.bound for row in found if row.against == llama.PACKAGE} == {1.0, None}
+
+
+def test_where_it_is_not_there_a_line_says_so(monkeypatch):
+    monkeypatch.setattr(peers, "installed", lambda name: None)
+    found = [(row.what, row.note) for row in rows("mamba") if row.by == llama.PACKAGE]
+    assert found == [(f"step {dtype}", "llama-cpp-python is not installed") for dtype in ("float32", "bfloat16")]
 
 
 @needs_llama

@@ -5,7 +5,7 @@ import torch
 
 from lavagna.bench import cpu
 from lavagna.bench.clock import threads
-from lavagna.bench.cpu import generation, machine, peers, recurrence, scan, step, training
+from lavagna.bench.cpu import generation, machine, pace, peers, recurrence, scan, step, training
 from lavagna.bench.cpu.row import Verdict
 from lavagna.kernels import serves
 
@@ -89,9 +89,9 @@ def test_generation_is_held_against_bytes_and_arithmetic():
 def test_of_a_tied_model_a_token_reads_every_weight():
     sizes = {"d_model": 64, "vocab_size": 128, "twin": False}
     tied = peers.stirred(peers.configuration("gla", 1, **sizes))
-    assert generation.weight_bytes(tied) == sum(parameter.nbytes for parameter in tied.parameters())
+    assert pace.weight_bytes(tied) == sum(parameter.nbytes for parameter in tied.parameters())
     alone = peers.stirred(generation.untied(lambda depth: peers.configuration("gla", depth, **sizes), 1))
-    assert generation.weight_bytes(alone) == generation.weight_bytes(tied)
+    assert pace.weight_bytes(alone) == pace.weight_bytes(tied)
 
 
 @pytest.mark.parametrize("package", ["transformers", "rwkv", "mambapy"])
