@@ -64,6 +64,9 @@ VARIANTS = {name: (name, {}) for name in layers.names()} | {
 }
 
 
+# What serves a call on a CPU: torch alone, or kernels where there are any.
+BACKENDS = ("torch", "auto")
+
 # Those that are not how an architecture is built by default: each generic test runs over a third of them.
 OPTIONAL = [variant for variant in VARIANTS if variant not in layers.names()]
 
@@ -93,6 +96,18 @@ def made(name: str, device: torch.device, dtype: torch.dtype = torch.float64, **
 def forms_of(variant: str) -> tuple[str, ...]:
     """Every form that a layer can be asked for."""
     return (*layers.layer_class(VARIANTS[variant][0]).forms, "auto")
+
+
+def ways_of(layer: layers.Layer) -> list[tuple[str, str]]:
+    """Every form and backend that a layer can be asked for: its forms, by torch and by the kernels."""
+    found = [(form, "torch") for form in (*layer.forms, "auto")]
+    for form in ("recurrent", "auto"):
+        try:
+            layer(text(layer._weight.device, 1, 1, layer.dtype), form=form, backend="cpu")
+        except ValueError:
+            continue
+        found.append((form, "cpu"))
+    return found
 
 
 def text(device: torch.device, b: int, t: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -7,10 +7,7 @@ import torch
 
 import lavagna as lv
 from lavagna.algebra import dense
-from lavagna.forms import FORMS
-from transitions import TRANSITIONS, Sizes, call, difference, leaves, unit
-
-EVERY_FORM = pytest.mark.parametrize("form", FORMS)
+from transitions import EVERY_WAY, TRANSITIONS, Sizes, call, difference, leaves, unit
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3])
@@ -27,7 +24,9 @@ def test_value_head_i_uses_key_head_i_over_r(groups, each, device):
         g, own = head // groups, {"key": head // groups, "value": head, "one": 0}[each]
         one = slice(own, own + 1)
         a = lv.gated_householder(log_decay[:, :, one], key[:, :, g : g + 1], beta[:, :, one])
-        alone = lv.recur(a, q[:, :, g : g + 1], key[:, :, g : g + 1], v[:, :, head : head + 1], form="recurrent")
+        alone = lv.recur(
+            a, q[:, :, g : g + 1], key[:, :, g : g + 1], v[:, :, head : head + 1], form="recurrent", backend="torch"
+        )
         assert difference(ours.output[:, :, head : head + 1], alone.output) < 1e-13
         assert difference(ours.state[:, head : head + 1], alone.state) < 1e-13
 
@@ -50,14 +49,14 @@ def test_broadcast_parts_get_their_gradient_summed(name, device):
         assert difference(small[i].grad, spread[i].grad.sum((0, 1, 2), keepdim=True)) < 1e-12
 
 
-@EVERY_FORM
+@EVERY_WAY
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_state_is_single_or_double_and_output_has_the_inputs_dtype(form, dtype, device):
+def test_state_is_single_or_double_and_output_has_the_inputs_dtype(form, backend, dtype, device):
     some = call("gated householder", Sizes(t=70), device=device)
     a = some.a.map(lambda x: x.float() if dtype != torch.float64 else x)
     q, k, v = (x.to(dtype) for x in some[1:4])
     for given in (None, some.state.to(dtype), some.state.half()):
-        ours = lv.recur(a, q, k, v, given, form=form)
+        ours = lv.recur(a, q, k, v, given, form=form, backend=backend)
         assert ours.output.dtype == dtype
         assert ours.state.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
         true = dense.recur(a, q, k, v, given)
@@ -65,27 +64,27 @@ def test_state_is_single_or_double_and_output_has_the_inputs_dtype(form, dtype, 
         assert difference(ours.state, true[1]) < 1e-5
 
 
-@EVERY_FORM
-def test_half_inputs_neither_overflow_nor_stall(form, device):
+@EVERY_WAY
+def test_half_inputs_neither_overflow_nor_stall(form, backend, device):
     one = torch.ones(1, 1000, 1, 1, dtype=torch.float16, device=device)
-    out = lv.recur(lv.identity(), one * 2**-10, one, one * 100, form=form).output
+    out = lv.recur(lv.identity(), one * 2**-10, one, one * 100, form=form, backend=backend).output
     assert out[0, -1].item() == pytest.approx(97.65625, abs=0.0625)
     one = torch.ones(1, 1024, 1, 1, dtype=torch.bfloat16, device=device)
     for size in (1024, 16, 1):
         state = None
         for i in range(0, 1024, size):
             part = one[:, i : i + size]
-            state = lv.recur(lv.identity(), part, part, part, state, form=form).state
+            state = lv.recur(lv.identity(), part, part, part, state, form=form, backend=backend).state
         assert state.item() == 1024
 
 
-@EVERY_FORM
+@EVERY_WAY
 @pytest.mark.parametrize("which", ["q", "k", "v", "state"])
-def test_anything_may_be_complex(form, which, device):
+def test_anything_may_be_complex(form, backend, which, device):
     for name in ("identity", "scalar", "diagonal", "householder"):
         some = call(name, device=device, dtype=torch.float32)._asdict()
         some[which] = torch.complex(some[which], torch.randn_like(some[which]))
-        ours = lv.recur(*some.values(), form=form)
+        ours = lv.recur(*some.values(), form=form, backend=backend)
         assert ours.output.dtype == ours.state.dtype == torch.complex64
         true = dense.recur(*some.values())
         assert difference(ours.output, true[0]) < 1e-5
@@ -100,46 +99,46 @@ def test_a_negative_decay_is_a_complex_logarithm(device):
     assert out.dtype == torch.complex128
 
 
-@EVERY_FORM
+@EVERY_WAY
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_autocast_changes_nothing(form, dtype, device):
+def test_autocast_changes_nothing(form, backend, dtype, device):
     some = call("gated householder", Sizes(t=70), device=device, dtype=dtype)
-    plain = lv.recur(*some, form=form)
+    plain = lv.recur(*some, form=form, backend=backend)
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        cast = lv.recur(*some, form=form)
+        cast = lv.recur(*some, form=form, backend=backend)
     assert cast.output.dtype == plain.output.dtype
     assert torch.equal(cast.output, plain.output)
     assert torch.equal(cast.state, plain.state)
 
 
-@EVERY_FORM
+@EVERY_WAY
 @pytest.mark.parametrize("name", TRANSITIONS)
-def test_nothing_of_the_callers_is_changed_or_shared(name, form, device):
+def test_nothing_of_the_callers_is_changed_or_shared(name, form, backend, device):
     for t in (0, 1, 9):
         some = call(name, Sizes(t=t), device=device)
         copies = [x.clone() for x in leaves(some)]
         for mask in (None, torch.zeros(2, t, dtype=torch.bool, device=device)):
-            ours = lv.recur(*some, form=form, mask=mask)
+            ours = lv.recur(*some, form=form, backend=backend, mask=mask)
             ours.output.fill_(7)
             ours.state.fill_(7)
             assert all(torch.equal(x, y) for x, y in zip(leaves(some), copies, strict=True))
 
 
-@EVERY_FORM
-def test_no_steps_and_no_rows_are_legal(form, device):
+@EVERY_WAY
+def test_no_steps_and_no_rows_are_legal(form, backend, device):
     for name in TRANSITIONS:
         empty = call(name, Sizes(t=0), device=device)
-        ours = lv.recur(*empty, form=form)
+        ours = lv.recur(*empty, form=form, backend=backend)
         assert ours.output.shape == (2, 0, 4, 3)
         assert difference(ours.state, empty.state) == 0
-        assert not lv.recur(*empty[:4], form=form).state.any()
-        none = lv.recur(*call(name, Sizes(b=0), device=device), form=form)
+        assert not lv.recur(*empty[:4], form=form, backend=backend).state.any()
+        none = lv.recur(*call(name, Sizes(b=0), device=device), form=form, backend=backend)
         assert none.output.shape == (0, 7, 4, 3)
         assert none.state.shape == (0, 4, 3, 5)
     packed = call("scalar", Sizes(b=1, t=0), device=device)
     start = torch.randn(2, 4, 3, 5, dtype=torch.float64, device=device)
-    assert torch.equal(lv.recur(*packed[:4], start, form=form, cu_seqlens=[0, 0, 0]).state, start)
-    assert lv.recur(*packed[:4], form=form, cu_seqlens=[0]).state.shape == (0, 4, 3, 5)
+    assert torch.equal(lv.recur(*packed[:4], start, form=form, backend=backend, cu_seqlens=[0, 0, 0]).state, start)
+    assert lv.recur(*packed[:4], form=form, backend=backend, cu_seqlens=[0]).state.shape == (0, 4, 3, 5)
 
 
 def test_gradient_reaches_the_given_state_without_steps(device):
@@ -149,8 +148,8 @@ def test_gradient_reaches_the_given_state_without_steps(device):
     assert torch.equal(some.state.grad, torch.ones_like(some.state))
 
 
-@EVERY_FORM
-def test_strided_inputs_equal_contiguous_ones(form, device):
+@EVERY_WAY
+def test_strided_inputs_equal_contiguous_ones(form, backend, device):
     s = Sizes(b=2, t=6, h=2, hv=2, k=4, v=4)
     base = torch.randn(s.b, s.t, 3 * 8, dtype=torch.float64, device=device, requires_grad=True)
     wider = torch.rand(s.b, 2 * s.t, s.h, 3, dtype=torch.float64, device=device)
@@ -164,7 +163,7 @@ def test_strided_inputs_equal_contiguous_ones(form, device):
             q, k, v, beta, start = (x.contiguous() for x in (q, k, v, beta, state))
         else:
             start = state
-        out, last = lv.recur(lv.householder(k, beta), q, k, v, start, form=form)
+        out, last = lv.recur(lv.householder(k, beta), q, k, v, start, form=form, backend=backend)
         loss = torch.cat([out, out], 1)[..., 0].sum() + last.sum()
         results.append((out, last, *torch.autograd.grad(loss, base)))
     for one, other in zip(*results, strict=True):

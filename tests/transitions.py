@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import lavagna as lv
+from lavagna.checks.row import ways
+from lavagna.forms import FORMS
+from lavagna.kernels import serves
 
 
 class Sizes(NamedTuple):
@@ -22,6 +26,9 @@ class Sizes(NamedTuple):
 
 
 DEFAULT = Sizes()
+
+# Each form by torch, and the recurrent one by the kernel where there is one: a test with `form` and `backend`.
+EVERY_WAY = pytest.mark.parametrize(("form", "backend"), ways(FORMS, kernel=serves("cpu")))
 
 
 class Call(NamedTuple):

@@ -200,8 +200,8 @@ def _check(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None)
         raise ValueError(f"recur: q, k must be (b, t, h, k) and v (b, t, h, v), but came as {_shapes(named)}.")
     if q.shape != k.shape or q.shape[:2] != v.shape[:2] or q.shape[2] == 0 or v.shape[2] % q.shape[2]:
         raise ValueError(
-            f"recur: q and k must have one shape (b, t, h, k), v the same b and t and a multiple of their heads, "
-            f"but came as {_shapes(named)}."
+            f"recur: q and k must have one shape (b, t, h, k) with at least one head, v the same b and t and a "
+            f"multiple of their heads, but came as {_shapes(named)}."
         )
     dtypes = {REAL.get(x.dtype, x.dtype) for x in named.values()}
     if len(dtypes) > 1 or not dtypes.pop().is_floating_point:

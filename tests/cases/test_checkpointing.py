@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import lavagna as lv
+from sample_layers import BACKENDS
 
 BOTH_WAYS = ["lssl", "s4", "dss", "s4d", "s5"]
 LAYERS = [*lv.layers.names(), ["gated_delta_net", "mamba2", "softmax_attention"]]
@@ -17,7 +18,8 @@ def build(layer, device):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "autocast"])
 @pytest.mark.parametrize("packed", [None, [0, 5, 33]], ids=["whole", "packed"])
-def test_loss_gradients_and_state_are_the_same_to_the_bit(layer, packed, low, device):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_loss_gradients_and_state_are_the_same_to_the_bit(layer, packed, low, backend, device):
     model, ids = build(layer, device), torch.randint(13, (1, 33), device=device)
     with torch.no_grad():
         _, start = model(torch.randint(13, (1 if packed is None else 2, 4), device=device))
@@ -25,7 +27,7 @@ def test_loss_gradients_and_state_are_the_same_to_the_bit(layer, packed, low, de
     for model.checkpointing in (False, True):
         model.zero_grad()
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=low):
-            logits, state = model(ids, start, cu_seqlens=packed)
+            logits, state = model(ids, start, cu_seqlens=packed, backend=backend)
             loss = torch.nn.functional.cross_entropy(logits[0, :-1].float(), ids[0, 1:])
         loss.backward()
         seen.append([loss.detach(), *state.detach().tensors().values(), *(x.grad for x in model.parameters())])

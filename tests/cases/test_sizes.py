@@ -7,11 +7,8 @@ import torch
 
 import lavagna as lv
 from definition import gradients, held
-from lavagna.forms import FORMS
 from sample_layers import VARIANTS, D, build, text
-from transitions import TRANSITIONS, Sizes, call, difference, leaves
-
-EVERY_FORM = pytest.mark.parametrize("form", FORMS)
+from transitions import EVERY_WAY, TRANSITIONS, Sizes, call, difference, leaves
 
 
 @pytest.mark.parametrize("name", TRANSITIONS)
@@ -28,26 +25,28 @@ def test_nothing_depends_on_the_size_of_a_chunk_gradients_neither(name, edge, de
             assert all(difference(a, b) < 1e-11 for a, b in zip([*ours, *gradients(some, *ours)], wanted, strict=True))
 
 
-@EVERY_FORM
+@EVERY_WAY
 @pytest.mark.parametrize("size", [1, 3, 16, 80, 257])
 @pytest.mark.parametrize("name", ["scalar", "diagonal", "householder", "gated householder, diagonal", "dplr"])
-def test_heads_of_any_size_are_the_definition(form, size, name, device):
-    held(call(name, Sizes(b=1, t=7, h=1, hv=2, k=size, v=11), device=device), 1e-12, form=form, chunk=4)
-    held(call(name, Sizes(b=1, t=7, h=1, hv=1, k=5, v=size), device=device), 1e-12, form=form, chunk=4)
+def test_heads_of_any_size_are_the_definition(form, backend, size, name, device):
+    held(
+        call(name, Sizes(b=1, t=7, h=1, hv=2, k=size, v=11), device=device), 1e-12, form=form, backend=backend, chunk=4
+    )
+    held(call(name, Sizes(b=1, t=7, h=1, hv=1, k=5, v=size), device=device), 1e-12, form=form, backend=backend, chunk=4)
 
 
-@EVERY_FORM
+@EVERY_WAY
 @pytest.mark.parametrize("name", TRANSITIONS)
-def test_as_many_heads_as_steps_swap_nothing(form, name, device):
-    held(call(name, Sizes(b=2, t=7, h=7, hv=7, k=7, v=7), device=device), 1e-12, form=form, chunk=3)
+def test_as_many_heads_as_steps_swap_nothing(form, backend, name, device):
+    held(call(name, Sizes(b=2, t=7, h=7, hv=7, k=7, v=7), device=device), 1e-12, form=form, backend=backend, chunk=3)
 
 
-@EVERY_FORM
-def test_steps_that_fill_up_the_last_chunk_do_not_decay(form, device):
+@EVERY_WAY
+def test_steps_that_fill_up_the_last_chunk_do_not_decay(form, backend, device):
     """A rate of 1 for a time of softplus(5) a step: five steps leave 5.040450, and three more without input 1.5e-6."""
     one = torch.ones(1, 5, 1, 1, dtype=torch.float64, device=device)
     dt = torch.full_like(one, 5).exp().log1p()
-    state = lv.recur(lv.scalar(-one[:, :1], step=dt), one, one, dt * one, form=form, chunk=8).state
+    state = lv.recur(lv.scalar(-one[:, :1], step=dt), one, one, dt * one, form=form, backend=backend, chunk=8).state
     assert state.item() == pytest.approx(5.040450, abs=1e-6)
 
 
@@ -70,7 +69,7 @@ def test_a_step_taken_twice_is_the_same_to_the_bit_and_leaves_the_parameters_alo
 @pytest.mark.parametrize("scale", [1, 1e-2, 1e-4])
 def test_retention_agrees_in_small_chunks_at_every_scale_of_the_input(scale, chunk, device, monkeypatch):
     layer, x = lv.layers.build("retention", D, heads=2).to(device), scale * text(device, 2, 16, torch.float32)
-    right = layer.double()(x.double(), form="recurrent")
+    right = layer.double()(x.double(), form="recurrent", backend="torch")
     layer.float()
     monkeypatch.setattr("lavagna.dispatch.CHUNK", chunk)
     for cut in (16, 7):
@@ -80,11 +79,11 @@ def test_retention_agrees_in_small_chunks_at_every_scale_of_the_input(scale, chu
         assert difference(state.memory, right.state.memory) < 1e-5
 
 
-@EVERY_FORM
-def test_seventy_steps_of_one_decay_in_chunks_beyond_the_text(form, device):
+@EVERY_WAY
+def test_seventy_steps_of_one_decay_in_chunks_beyond_the_text(form, backend, device):
     one = torch.ones(1, 70, 1, 1, dtype=torch.float64, device=device)
     right = (1 - math.exp(-7.0)) / (1 - math.exp(-0.1))
     for chunk in (64, 128, 256, 79):
-        assert lv.recur(lv.scalar(-0.1 * one), one, one, one, form=form, chunk=chunk).state.item() == pytest.approx(
-            right
-        )
+        assert lv.recur(
+            lv.scalar(-0.1 * one), one, one, one, form=form, backend=backend, chunk=chunk
+        ).state.item() == pytest.approx(right)

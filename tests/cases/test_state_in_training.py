@@ -6,11 +6,9 @@ import pytest
 import torch
 
 import lavagna as lv
-from lavagna.forms import FORMS
-from sample_layers import VARIANTS, D, build, distance, text
-from transitions import TRANSITIONS, Sizes, call, difference, leaves
+from sample_layers import BACKENDS, VARIANTS, D, build, distance, text
+from transitions import EVERY_WAY, TRANSITIONS, Sizes, call, difference, leaves
 
-EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 every = pytest.mark.parametrize("variant", VARIANTS)
 
 
@@ -21,11 +19,11 @@ def anomalies():
         yield
 
 
-def in_pieces(layer, x, sizes, state=None):
+def in_pieces(layer, x, sizes, state=None, **options):
     """All outputs and the last state of a text read piece by piece, the older states held and compared at the end."""
     held, outputs = [], []
     for piece in x.split(sizes, 1):
-        y, state = layer(piece, state)
+        y, state = layer(piece, state, **options)
         outputs.append(y)
         held.append((state, state.clone()))
     for old, copy in held:
@@ -36,11 +34,12 @@ def in_pieces(layer, x, sizes, state=None):
 @every
 @pytest.mark.sampled(3)
 @pytest.mark.usefixtures("anomalies")
-def test_one_backward_pass_through_segments_is_that_of_the_whole_text(variant, device):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_backward_pass_through_segments_is_that_of_the_whole_text(variant, device, backend):
     layer, x = build(variant, device).train(), text(device, 2, 15).requires_grad_()
     weight, wanted = text(device, 2, 15), [x, *layer.parameters()]
-    whole = torch.autograd.grad((layer(x).y * weight).sum(), wanted)
-    y, _ = in_pieces(layer, x, [5, 5, 1, 1, 1, 1, 1])
+    whole = torch.autograd.grad((layer(x, backend=backend).y * weight).sum(), wanted)
+    y, _ = in_pieces(layer, x, [5, 5, 1, 1, 1, 1, 1], backend=backend)
     pieces = torch.autograd.grad((y * weight).sum(), wanted)
     assert max(distance(ours, right) for ours, right in zip(pieces, whole, strict=True)) < 1e-9
 
@@ -48,7 +47,8 @@ def test_one_backward_pass_through_segments_is_that_of_the_whole_text(variant, d
 @every
 @pytest.mark.sampled(3)
 @pytest.mark.usefixtures("anomalies")
-def test_a_detached_state_trains_as_truncation_by_hand_does(variant, device):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_detached_state_trains_as_truncation_by_hand_does(variant, device, backend):
     x, results = text(device, 2, 15), []
     for by_hand in (False, True):
         torch.manual_seed(1)
@@ -62,7 +62,7 @@ def test_a_detached_state_trains_as_truncation_by_hand_does(variant, device):
                     for name, tensor in state.tensors().items()
                 }
                 state = lv.state.State(state.kind, numbers)
-            y, after = layer(x[:, start:end], state)
+            y, after = layer(x[:, start:end], state, backend=backend)
             optimizer.zero_grad()
             y.square().mean().backward()
             optimizer.step()
@@ -71,10 +71,10 @@ def test_a_detached_state_trains_as_truncation_by_hand_does(variant, device):
     assert max(map(distance, *results)) < 1e-12
 
 
-@EVERY_FORM
+@EVERY_WAY
 @pytest.mark.parametrize("name", TRANSITIONS)
 @pytest.mark.parametrize("what", ["output", "state", "both", "start alone"])
-def test_packed_sequences_pass_each_gradient_of_output_and_state(form, name, what, device):
+def test_packed_sequences_pass_each_gradient_of_output_and_state(form, backend, name, what, device):
     some = call(name, Sizes(b=1, t=9, h=1, hv=2), device=device)
     starts = torch.randn(3, 2, 3, 5, dtype=torch.float64, device=device)
     wanted = [starts] if what == "start alone" else [*leaves(some)[:-1], starts]
@@ -85,7 +85,7 @@ def test_packed_sequences_pass_each_gradient_of_output_and_state(form, name, wha
         reads = {"output": [output], "state": [state]}.get(what, [output, state])
         return sum(x.abs().square().sum() for x in reads)
 
-    packed = loss(*lv.recur(*some[:4], starts, form=form, cu_seqlens=[0, 4, 4, 9]))
+    packed = loss(*lv.recur(*some[:4], starts, form=form, backend=backend, cu_seqlens=[0, 4, 4, 9]))
     grads = torch.autograd.grad(packed, wanted, allow_unused=True, materialize_grads=True)
 
     def cut(x, i, j):
@@ -96,22 +96,22 @@ def test_packed_sequences_pass_each_gradient_of_output_and_state(form, name, wha
         # The keys of the transition and of the call stay one tensor where they are one.
         parts = {id(x): cut(x, i, j) for x in leaves(some)[:-1]}
         own = (some.a.map(lambda x, parts=parts: parts[id(x)]), *(parts[id(x)] for x in some[1:4]))
-        apart = apart + loss(*lv.recur(*own, starts[row : row + 1], form="recurrent"))
+        apart = apart + loss(*lv.recur(*own, starts[row : row + 1], form="recurrent", backend="torch"))
     right = torch.autograd.grad(apart, wanted, allow_unused=True, materialize_grads=True)
     assert all(difference(one, other) < 1e-10 for one, other in zip(grads, right, strict=True))
     if what != "output":
         assert grads[-1][1].abs().sum() > 0
 
 
-@EVERY_FORM
-def test_the_state_of_mamba_2_holds_what_was_written_with_its_key(form, device):
+@EVERY_WAY
+def test_the_state_of_mamba_2_holds_what_was_written_with_its_key(form, backend, device):
     layer = build("mamba2 grouped", device)
     with torch.no_grad():
         layer.A_log.fill_(-torch.inf)
         layer.step.weight.zero_()
         layer.conv.weight.zero_()
         layer.conv.bias.fill_(3.0)
-    state = layer(text(device, 1, 4), form=form).state
+    state = layer(text(device, 1, 4), form=form, backend=backend).state
     one = torch.nn.functional.silu(torch.tensor(3.0, dtype=torch.float64, device=device))
     dt = torch.nn.functional.softplus(layer.dt_bias).clamp(*layer.dt_limit)
     right = (4 * dt * one * one)[None, :, None, None].expand_as(state.memory)

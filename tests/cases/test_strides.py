@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import lavagna as lv
-from lavagna.forms import FORMS
 from lavagna.forms.convolution import convolve
-from transitions import TRANSITIONS, Sizes, call, difference, leaves
+from transitions import EVERY_WAY, TRANSITIONS, Sizes, call, difference, leaves
 
 B, T, H, K = 2, 6, 2, 4
 LOSSES = {
@@ -33,14 +32,14 @@ def expanded(x):
     return x[:1, :, :1].expand(x.shape[0], -1, x.shape[2], -1)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@EVERY_WAY
 @pytest.mark.parametrize("name", TRANSITIONS)
 @pytest.mark.parametrize(
     ("view", "loss"),
     [(sliced, "one channel"), (heads_first, "twice"), (expanded, "sum")],
     ids=["sliced", "heads first", "expanded"],
 )
-def test_a_view_gives_the_numbers_and_gradients_of_its_copy(form, name, view, loss, device):
+def test_a_view_gives_the_numbers_and_gradients_of_its_copy(form, backend, name, view, loss, device):
     some = call(name, Sizes(b=B, t=T, h=H, hv=H, k=K, v=K), device=device)
     views = {id(x): view(x.detach()) for x in leaves(some)[:-1]}
     views[id(some.state)] = some.state.mT.contiguous().mT
@@ -48,21 +47,25 @@ def test_a_view_gives_the_numbers_and_gradients_of_its_copy(form, name, view, lo
     results = []
     for prepare in (lambda x: x, torch.Tensor.contiguous):
         own = {i: prepare(x).detach().requires_grad_() for i, x in views.items()}
-        output, state = lv.recur(some.a.map(lambda x, own=own: own[id(x)]), *(own[id(x)] for x in some[1:]), form=form)
+        output, state = lv.recur(
+            some.a.map(lambda x, own=own: own[id(x)]), *(own[id(x)] for x in some[1:]), form=form, backend=backend
+        )
         total = LOSSES[loss](output) + LOSSES[loss](state.mT)
         results.append([output, state, *torch.autograd.grad(total, list(own.values()))])
     assert all(difference(one, other) < 1e-13 for one, other in zip(*results, strict=True))
     assert all(torch.equal(x, given[i][0]) and x.stride() == given[i][1] for i, x in views.items())
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_what_was_expanded_receives_the_sum_of_the_gradients(form, device):
+@EVERY_WAY
+def test_what_was_expanded_receives_the_sum_of_the_gradients(form, backend, device):
     k = torch.randn(1, T, 1, K, dtype=torch.float64, device=device, requires_grad=True)
     v = torch.randn(B, T, H, K, dtype=torch.float64, device=device)
     spread = k.expand(B, T, H, K)
     copy = spread.detach().clone().requires_grad_()
     for key in (spread, copy):
-        lv.recur(lv.householder(key, torch.full((B, T, H), 0.3).to(v)), key, key, v, form=form).output.sum().backward()
+        lv.recur(
+            lv.householder(key, torch.full((B, T, H), 0.3).to(v)), key, key, v, form=form, backend=backend
+        ).output.sum().backward()
     assert difference(k.grad, copy.grad.sum((0, 2), keepdim=True)) < 1e-13
 
 

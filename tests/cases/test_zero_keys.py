@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sample_layers import D, made
+from sample_layers import D, made, ways_of
 
 KEEPING = {
     "delta_net": {},
@@ -27,13 +27,13 @@ def test_they_leave_a_memory_as_it_is_with_finite_gradients(name, options, keeps
     start = layer.initial_state(1)
     start = start.replace(memory=torch.full_like(start.memory, 5).requires_grad_())
     x = torch.zeros(1, 6, D, device=device, dtype=torch.float64, requires_grad=True)
-    for form in layer.forms:
-        y, state = layer(x, start, form=form)
+    for way in ways_of(layer):
+        y, state = layer(x, start, form=way[0], backend=way[1])
         if keeps:
-            assert torch.allclose(state.memory, start.memory, atol=1e-12), form
+            assert torch.allclose(state.memory, start.memory, atol=1e-12), way
         else:
-            assert (state.memory < 5).all() and (state.memory > 0).all(), form
+            assert (state.memory < 5).all() and (state.memory > 0).all(), way
         loss = state.memory.sum() + y.square().sum()
         wanted = [x, start.memory, *layer.parameters()]
         grads = torch.autograd.grad(loss, wanted, allow_unused=True)
-        assert all(grad is None or grad.isfinite().all() for grad in grads), form
+        assert all(grad is None or grad.isfinite().all() for grad in grads), way

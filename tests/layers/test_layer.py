@@ -9,28 +9,29 @@ from hypothesis import strategies as st
 
 import lavagna as lv
 from lavagna import layers
-from sample_layers import VARIANTS, D, build, distance, far, text
+from lavagna.kernels import describe, serves
+from sample_layers import BACKENDS, VARIANTS, D, build, distance, far, text, ways_of
 
 every = pytest.mark.parametrize("variant", VARIANTS)
 
 
-def run_cut(layer, x, cuts, state=None):
+def run_cut(layer, x, cuts, state=None, **options):
     """Run a sequence in pieces that end at `cuts`; all outputs and the last state."""
     outputs = []
     for start, end in pairwise([0, *cuts, x.shape[1]]):
-        y, state = layer(x[:, start:end], state)
+        y, state = layer(x[:, start:end], state, **options)
         outputs.append(y)
     return torch.cat(outputs, 1), state
 
 
 @every
 @settings(max_examples=10)
-@given(cuts=st.lists(st.integers(0, 11), max_size=5).map(sorted))
-def test_any_cut_of_a_sequence_equals_the_whole(variant, device, cuts):
+@given(cuts=st.lists(st.integers(0, 11), max_size=5).map(sorted), backend=st.sampled_from(BACKENDS))
+def test_any_cut_of_a_sequence_equals_the_whole(variant, device, cuts, backend):
     layer, x = build(variant, device), text(device, 2, 11)
     _, start = layer(text(device, 2, 3))
-    whole, last = layer(x, start)
-    pieces, carried = run_cut(layer, x, cuts, start)
+    whole, last = layer(x, start, backend=backend)
+    pieces, carried = run_cut(layer, x, cuts, start, backend=backend)
     assert distance(pieces, whole) < 1e-10
     assert far(carried, last) < 1e-10
 
@@ -42,29 +43,37 @@ def test_every_form_equals_the_float64_recurrence(variant, device, dtype, tolera
     _, start = layer(text(device, 2, 3, dtype))
     reference = build(variant, device)
     reference.load_state_dict(layer.state_dict())
-    y, last = reference(x.double(), start.to(torch.float64), form="recurrent")
-    for form in (*layer.forms, "auto"):
-        ours, state = layer(x, start, form=form)
-        assert distance(ours.double(), y) < tolerance, form
-        assert far(state, last) < tolerance, form
+    y, last = reference(x.double(), start.to(torch.float64), form="recurrent", backend="torch")
+    for way in ways_of(layer):
+        ours, state = layer(x, start, form=way[0], backend=way[1])
+        assert distance(ours.double(), y) < tolerance, way
+        assert far(state, last) < tolerance, way
+
+
+@pytest.mark.skipif(not serves("cpu"), reason=describe("cpu"))
+def test_all_layers_but_four_have_a_kernel():
+    without = [name for name in layers.names() if ("auto", "cpu") not in ways_of(layers.build(name, D))]
+    assert sorted(without) == ["hyena", "lssl", "lstm", "softmax_attention"]
 
 
 @every
 def test_no_output_depends_on_a_later_token(variant, device):
     layer, x = build(variant, device), text(device, 1, 9)
     later = torch.cat([x[:, :5], 10 * text(device, 1, 4)], 1)
-    for form in layer.forms:
-        assert torch.equal(layer(x, form=form).y[:, :5], layer(later, form=form).y[:, :5]), form
+    for form, backend in ways_of(layer):
+        one, other = (layer(each, form=form, backend=backend).y[:, :5] for each in (x, later))
+        assert torch.equal(one, other), (form, backend)
 
 
 @every
-def test_gradients_flow_through_cuts(variant, device):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_flow_through_cuts(variant, device, backend):
     layer, x = build(variant, device), text(device, 2, 10).requires_grad_()
     weight = text(device, 2, 10)
     wanted = [x, *layer.parameters()]
-    whole = torch.autograd.grad((layer(x).y * weight).sum(), wanted)
+    whole = torch.autograd.grad((layer(x, backend=backend).y * weight).sum(), wanted)
     for cuts in ([3, 8], list(range(1, 7))):
-        cut = torch.autograd.grad((run_cut(layer, x, cuts)[0] * weight).sum(), wanted)
+        cut = torch.autograd.grad((run_cut(layer, x, cuts, backend=backend)[0] * weight).sum(), wanted)
         assert max(distance(ours, right) for ours, right in zip(cut, whole, strict=True)) < 1e-9
 
 
@@ -134,11 +143,11 @@ def test_the_state_of_a_layer_of_other_sizes_is_refused(variant, device):
 @every
 def test_a_batch_of_none_is_legal(variant, device):
     layer = build(variant, device)
-    for form in (*layer.forms, "auto"):
-        y, state = layer(text(device, 0, 3), form=form)
-        again, last = layer(text(device, 0, 20), state, form=form)
-        assert y.shape == (0, 3, D) and again.shape == (0, 20, D), form
-        assert state.tokens_seen.shape == last.tokens_seen.shape == (0,), form
+    for form, backend in ways_of(layer):
+        y, state = layer(text(device, 0, 3), form=form, backend=backend)
+        again, last = layer(text(device, 0, 20), state, form=form, backend=backend)
+        assert y.shape == (0, 3, D) and again.shape == (0, 20, D), (form, backend)
+        assert state.tokens_seen.shape == last.tokens_seen.shape == (0,), (form, backend)
 
 
 @every

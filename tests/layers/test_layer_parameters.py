@@ -8,7 +8,7 @@ import torch
 
 from lavagna import layers
 from lavagna.modules.precision import Wide
-from sample_layers import VARIANTS, D, build, distance, far, text
+from sample_layers import BACKENDS, VARIANTS, D, build, distance, far, text
 
 every = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -75,7 +75,8 @@ def test_every_width_that_is_a_multiple_of_16_builds_and_runs(name, d_model):
 
 @every
 @pytest.mark.parametrize("loss", [lambda y: y.sum(), lambda y: y[..., 0].sum(), lambda y: torch.cat([y, y]).sum()])
-def test_strides_of_what_came_do_not_matter(variant, device, loss):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_strides_of_what_came_do_not_matter(variant, device, loss, backend):
     layer = build(variant, device)
     wide = text(device, 3, 14).repeat(1, 1, 2)
     views = [
@@ -90,7 +91,7 @@ def test_strides_of_what_came_do_not_matter(variant, device, loss):
         results = []
         for x, start in ((view.detach(), turned), (view.detach().contiguous(), state)):
             x.requires_grad_()
-            y, _ = layer(x, start)
+            y, _ = layer(x, start, backend=backend)
             results.append([y, *torch.autograd.grad(loss(y), [x, *layer.parameters()])])
         assert max(map(distance, *results)) < 1e-12
 
@@ -102,7 +103,7 @@ def test_low_precision_is_near_float64_and_keeps_a_float32_memory(variant, devic
     reference = build(variant, device)
     reference.load_state_dict(layer.state_dict())
     y, state = layer(x)
-    right, _ = reference(x.double(), form="recurrent")
+    right, _ = reference(x.double(), form="recurrent", backend="torch")
     assert y.dtype == dtype and distance(y.double(), right) < 8 * torch.finfo(dtype).eps
     tensors = state.tensors()
     assert tensors.get("memory", torch.zeros(())).dtype == torch.float32

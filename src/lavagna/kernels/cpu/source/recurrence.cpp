@@ -1,6 +1,8 @@
 // The recurrence S_t = S_{t-1} A_t + v_t k_t^T, o_t = S_t q_t over whole calls: which rows and heads there are, where their
 // states lie, and which loop serves them. Rows of values don't know of each other, so work is shared out by sequence, head and
 // part of the values, and no sum depends on how many threads there are.
+#include <algorithm>
+
 #include "backward.h"
 #include "tasks.h"
 
@@ -340,12 +342,13 @@ struct Recurrence {
 template <class N>
 void run(const Call& call, bool back) {
     const Loops<N> loops = Loops<N>::for_call(call);
-    const Index parts = call.parts;
-    const Index blocks = (call.values + kBlock - 1) / kBlock, share = (blocks + parts - 1) / parts * kBlock;
+    const Index parts = call.parts, blocks = (call.values + kBlock - 1) / kBlock;
     const Index tasks = call.rows * call.heads * parts;
+    // Blocks of values as even as can be: there are at least as many of them as parts, so that none is empty.
+    auto start = [&](Index part) { return std::min(part * blocks / parts * kBlock, call.values); };
     auto task = [&](Index i) {
         const Index part = i % parts, head = i / parts % call.heads, row = i / parts / call.heads;
-        const Index first = part * share, values = call.values - first < share ? call.values - first : share;
+        const Index first = start(part), values = start(part + 1) - first;
         const Recurrence<N> own{call, loops, row, head, first, values};
         back ? own.backward(part) : own.forward();
     };
