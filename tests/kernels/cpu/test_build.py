@@ -1,13 +1,16 @@
 """The kernels are built where a compiler is, known for what they were built of, and not missed where there are none."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from lavagna.kernels import describe
 from lavagna.kernels.cpu import build
 from lavagna.kernels.cpu.library import library
 
@@ -67,6 +70,147 @@ print(lv.kernels.cpu.library.library().level)
     assert done.returncode == 0 and done.stdout == "plain\n", done.stderr
 
 
+@pytest.fixture
+def copies(tmp_path, monkeypatch):
+    """A folder with a copy of what was built, in which the libraries are looked for."""
+    if library().functions is None:
+        pytest.skip("the CPU kernels are not built here")
+    for level in build.levels():
+        shutil.copy(build.library_path(level), tmp_path)
+    monkeypatch.setattr("lavagna.kernels.cpu.library.library_path", lambda level: tmp_path / f"lavagna_{level}.so")
+    monkeypatch.delenv("LAVAGNA_CPU_LEVEL", raising=False)
+    return tmp_path
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def zeroed(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + bytes(len(content) - 4096))
+
+
+def another(path):
+    """A library of the machine's own."""
+    shutil.copy(importlib.util.find_spec("torch._C").origin, path)
+
+
+def replaced_by_a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = [cut, zeroed, another, Path.unlink, replaced_by_a_folder, lambda path: path.write_bytes(b"")]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_best_level_whose_file_is_whole_is_taken_and_the_others_are_named_with_the_mend(copies, damage):
+    whole = library.__wrapped__()
+    levels = list(build.levels())
+    levels = levels[: levels.index(whole.level) + 1]
+    assert whole.functions is not None and not whole.passed_over
+    for level, lower in zip(levels[:0:-1], levels[-2::-1], strict=True):
+        damage(copies / f"lavagna_{level}.so")
+        found = library.__wrapped__()
+        assert found.level == lower and found.functions is not None
+        assert f"lavagna_{level}.so" in found.passed_over and build.__file__ in found.passed_over
+    damage(copies / "lavagna_plain.so")
+    found = library.__wrapped__()
+    assert found.functions is None and build.__file__ in found.level
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_best_level_needs_no_plain_one(copies, damage):
+    level = library.__wrapped__().level
+    damage(copies / "lavagna_plain.so")
+    found = library.__wrapped__()
+    assert level == "plain" or (found.level == level and "lavagna_plain.so" in found.passed_over)
+
+
+def test_a_level_that_was_asked_for_is_not_replaced(copies, monkeypatch):
+    cut(copies / "lavagna_plain.so")
+    monkeypatch.setenv("LAVAGNA_CPU_LEVEL", "plain")
+    found = library.__wrapped__()
+    assert found.functions is None and "lavagna_plain.so is not what a build left there" in found.level
+
+
+def test_what_was_passed_over_is_told_in_the_line_of_the_backend(monkeypatch):
+    spoiled = library()._replace(functions=object(), passed_over="lavagna_avx512.so is not there: build it")
+    monkeypatch.setattr("lavagna.kernels.cpu.recurrence.LIBRARY", spoiled)
+    assert describe("cpu").endswith("; lavagna_avx512.so is not there: build it")
+
+
+def test_what_was_built_of_other_sources_is_not_used(copies, monkeypatch):
+    monkeypatch.setattr("lavagna.kernels.cpu.library.digest", lambda: "another")
+    found = library.__wrapped__()
+    assert found.functions is None and "from other sources" in found.level and build.__file__ in found.level
+
+
+def test_what_editors_leave_beside_the_sources_is_not_compiled_nor_told_of(tmp_path, monkeypatch):
+    before = build.digest()
+    shutil.copytree(build.SOURCE, tmp_path / "source")
+    monkeypatch.setattr(build, "SOURCE", tmp_path / "source")
+    assert build.digest() == before
+    for name in (".#level.cpp", "notes.cpp~", "level.cpp.orig"):
+        (build.SOURCE / name).symlink_to("user@host.1234")
+    (build.SOURCE / "._level.cpp").write_bytes(b"\0\5\26\7")
+    (build.SOURCE / "folder.cpp").mkdir()
+    assert build.digest() == before and [file.stem for file in build.sources("cpp")].count("level") == 1
+    (build.SOURCE / "level.cpp").write_text("")
+    assert build.digest() != before
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("at_once", ["threads", "processes"])
+def test_two_builds_at_once_leave_one_whole_library(at_once, few, tmp_path):
+    if at_once == "threads":
+        with ThreadPoolExecutor(2) as pool:
+            for _ in pool.map(lambda _: build.build(tmp_path, only="plain"), range(2)):
+                pass
+    else:
+        code = f"""
+from pathlib import Path
+from lavagna.kernels.cpu import build
+build.SOURCE = Path({str(few)!r})
+build.build(Path({str(tmp_path)!r}), only="plain")
+"""
+        with ThreadPoolExecutor(2) as pool:
+            assert all(done.returncode == 0 for done in pool.map(lambda _: python(code), range(2)))
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["lavagna_plain.so"]
+    assert build.built_of(tmp_path / "lavagna_plain.so") == build.digest()
+
+
+@pytest.fixture
+def few(tmp_path, monkeypatch):
+    """Sources that compile in a moment, outside the folder of the library."""
+    folder = tmp_path / "few"
+    folder.mkdir()
+    shutil.copy(build.SOURCE / "level.cpp", folder)
+    monkeypatch.setattr(build, "SOURCE", folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "cxx", ["c++ 'unbalanced", "/nowhere/c++", os.path.dirname(__file__), "echo", "false", "c++ -nonsense"]
+)
+@pytest.mark.usefixtures("few")
+def test_a_compiler_that_is_none_is_said_in_a_line(cxx, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", cxx)
+    with pytest.raises(build.BuildError) as raised:
+        build.build(tmp_path, only="plain")
+    assert cxx.split()[0].strip("'") in str(raised.value)
+    assert not list(tmp_path.glob("lavagna_*"))
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+@pytest.mark.usefixtures("few")
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(build.BuildError, match="lavagna_plain.so can't be written"):
+        build.build(tmp_path / "file", only="plain")
+
+
 def test_no_compiler_is_said_in_a_line():
     done = subprocess.run(
         [sys.executable, build.__file__],
@@ -75,14 +219,6 @@ def test_no_compiler_is_said_in_a_line():
         text=True,
     )
     assert done.returncode and "/nowhere/c++" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_what_was_built_of_other_sources_is_not_used(monkeypatch):
-    if library().functions is None:
-        pytest.skip("the CPU kernels are not built here")
-    monkeypatch.setattr("lavagna.kernels.cpu.library.digest", lambda: "another")
-    found = library.__wrapped__()
-    assert found.functions is None and "build.py" in found.level
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not there to build with checks")

@@ -37,12 +37,35 @@ def levels() -> dict[str, tuple[int, tuple[str, ...]]]:
     return X86 if platform.machine().lower() in ("x86_64", "amd64") else PLAIN
 
 
+def sources(ending: str) -> list[Path]:
+    """The sources with an ending, without what editors and file systems leave beside them under names with a dot."""
+    return sorted(file for file in SOURCE.glob(f"*.{ending}") if file.is_file() and not file.name.startswith("."))
+
+
 def digest() -> str:
-    """A name for what the sources say, compiled into the libraries so that stale ones are known for what they are."""
+    """A name for what the sources say."""
     whole = hashlib.sha256()
-    for file in sorted((*SOURCE.glob("*.cpp"), *SOURCE.glob("*.h"))):
+    for file in sorted((*sources("cpp"), *sources("h"))):
         whole.update(file.name.encode() + file.read_bytes())
     return whole.hexdigest()[:16]
+
+
+def mark(library: bytes, of: str) -> bytes:
+    """What stands at the end of a whole library, built of the sources named by their digest."""
+    return f"lavagna {of} {hashlib.sha256(library).hexdigest()}".encode()
+
+
+def built_of(file: Path) -> str | None:
+    """The digest of the sources that a library was built of; None of a file that is not whole, or no library of ours.
+
+    To be asked before it is loaded: a library that was cut ends the process that loads it. Raises OSError where it
+    can't be read.
+    """
+    content = file.read_bytes()
+    length = len(mark(b"", digest()))
+    library, end = content[:-length], content[-length:]
+    words = end.decode("ascii", "replace").split()
+    return words[1] if len(words) == 3 and end == mark(library, words[1]) else None
 
 
 def library_path(level: str) -> Path:
@@ -71,24 +94,30 @@ def build(folder: Path | None = None, *, only: str | None = None, sanitize: bool
     With `sanitize` addresses and undefined behavior are checked while the kernels run. Raises BuildError with the
     compiler's words if it fails.
     """
-    cxx = [*compiler(), *FLAGS, *(SANITIZED if sanitize else ()), f'-DLAVAGNA_DIGEST="{digest()}"']
+    cxx = [*compiler(), *FLAGS, *(SANITIZED if sanitize else ())]
     folder = Path(__file__).parent if folder is None else folder
-    sources, wanted = sorted(SOURCE.glob("*.cpp")), [level for level in levels() if only in (None, level)]
+    of, wanted = digest(), [level for level in levels() if only in (None, level)]
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         if _understands(cxx, "-fopenmp", Path(scratch)):
             cxx.append("-fopenmp")
-        jobs = [(level, source, Path(scratch) / f"{level}_{source.stem}.o") for level in wanted for source in sources]
+        jobs = [
+            (level, source, Path(scratch) / f"{level}_{source.stem}.o") for level in wanted for source in sources("cpp")
+        ]
         # The largest first, so that none is begun when the others have ended.
         jobs.sort(key=lambda job: -job[1].stat().st_size)
-        list(pool.map(lambda job: _run([*cxx, *_of_level(job[0]), "-c", str(job[1]), "-o", str(job[2])]), jobs))
+        list(pool.map(lambda job: _run([*cxx, *_flags(*job[:2]), "-c", str(job[1]), "-o", str(job[2])]), jobs))
         targets = [folder / library_path(level).name for level in wanted]
         for level, target in zip(wanted, targets, strict=True):
-            _link([*cxx, *_of_level(level)], [made for at, _, made in jobs if at == level], target)
+            linked = Path(scratch) / target.name
+            objects = [str(made) for at, _, made in jobs if at == level]
+            _run([*cxx, "-shared", *objects, "-o", str(linked)])
+            _put(linked, target, of)
     return targets
 
 
-def _of_level(level: str) -> tuple[str, ...]:
-    size, flags = levels()[level]
+def _flags(level: str, source: Path) -> tuple[str, ...]:
+    # Any processor can ask any library what it can take.
+    size, flags = levels()["plain" if source.stem == "level" else level]
     return *flags, f"-DLAVAGNA_BYTES={size}"
 
 
@@ -103,21 +132,27 @@ def _understands(cxx: list[str], flag: str, scratch: Path) -> bool:
     return True
 
 
-def _link(cxx: list[str], objects: list[Path], target: Path) -> None:
+def _put(linked: Path, target: Path, of: str) -> None:
+    """Put a library in its place with its mark."""
     # Written beside it and renamed: a process that has the old library open goes on with it.
-    fresh = target.with_suffix(f".{os.getpid()}")
+    fresh = target.with_suffix(f".{linked.parent.name}")
     try:
-        _run([*cxx, "-shared", *map(str, objects), "-o", str(fresh)])
+        content = linked.read_bytes()
+    except OSError as error:
+        raise BuildError(f"{compiler()[0]} ended well, but made no library: {error}") from error
+    try:
+        fresh.write_bytes(content + mark(content, of))
         fresh.replace(target)
     except OSError as error:
         raise BuildError(f"{target} can't be written: {error}") from error
     finally:
-        fresh.unlink(missing_ok=True)
+        if fresh.exists():
+            fresh.unlink()
 
 
 def _run(words: list[str]) -> None:
     try:
-        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     except OSError as error:
         raise BuildError(f"{words[0]} can't be run: {error}") from error
     if done.returncode:

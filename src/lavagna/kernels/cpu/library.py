@@ -3,44 +3,83 @@
 import ctypes
 import os
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
-from lavagna.kernels.cpu.build import SOURCE, digest, levels, library_path
+from lavagna.kernels.cpu import build
+from lavagna.kernels.cpu.build import SOURCE, built_of, digest, levels, library_path
+
+MEND = f"run python {build.__file__}, or pip install again"
 
 
 class Library(NamedTuple):
-    """The loaded kernels and their level of vectors; without `functions`, `level` says why."""
+    """The loaded kernels and their level of vectors; without `functions`, `level` says why.
+
+    `passed_over` says of files that would have served better why they can't, and how to mend them.
+    """
 
     functions: ctypes.CDLL | None
     level: str
+    passed_over: str = ""
 
 
 @cache
 def library() -> Library:
-    """The kernels of the best level that the processor has, or of LAVAGNA_CPU_LEVEL: plain, avx2, avx512, or none."""
+    """The kernels of the best level that the processor and the files have, or of LAVAGNA_CPU_LEVEL.
+
+    That is plain, avx2, avx512, or none.
+    """
     wanted = os.environ.get("LAVAGNA_CPU_LEVEL", "")
     if wanted == "none":
         return Library(None, "switched off by LAVAGNA_CPU_LEVEL=none")
-    path = library_path("plain")
-    if not path.exists():
-        return Library(None, "not built: no C++ compiler was found when lavagna was installed")
-    try:
-        best = _text(ctypes.CDLL(str(path)).lavagna_level)
-        names = list(levels())
-        if wanted and (wanted not in names or names.index(wanted) > names.index(best)):
-            fit = ", ".join(names[: names.index(best) + 1])
-            raise ValueError(f"LAVAGNA_CPU_LEVEL must be one of {fit} or none on this processor, but is {wanted!r}.")
-        functions = ctypes.CDLL(str(library_path(wanted or best)))
-    except (OSError, AttributeError) as error:
-        return Library(None, f"not loadable: {error}")
-    # An installed package may come without the sources; where they are, what was built of others is not used.
-    if SOURCE.is_dir() and _text(functions.lavagna_digest) != digest():
-        return Library(
-            None, "built from other sources: run python src/lavagna/kernels/cpu/build.py or pip install again"
+    names, faults = list(levels()), {}
+    # Each of them knows what this processor can take.
+    first = next((name for name in names if _load(name, faults) is not None), None)
+    if first is None:
+        if not any(library_path(name).exists() for name in names):
+            return Library(None, f"not built: no C++ compiler was found when lavagna was installed; {MEND}")
+        return Library(None, _listed(faults))
+    fit = names[: names.index(_best(_load(first, faults))) + 1]
+    if wanted and wanted not in fit:
+        raise ValueError(
+            f"LAVAGNA_CPU_LEVEL must be one of {', '.join(fit)} or none on this processor, but is {wanted!r}."
         )
-    return Library(functions, wanted or best)
+    for name in [wanted] if wanted else reversed(fit):
+        functions = _load(name, faults)
+        if functions is not None:
+            return Library(functions, name, _listed(faults))
+    return Library(None, _listed(faults))
 
 
-def _text(function) -> str:
-    function.restype = ctypes.c_char_p
-    return function().decode()
+def _load(level: str, faults: dict[str, str]) -> ctypes.CDLL | None:
+    """The library of a level, or None, and among the faults why."""
+    path = library_path(level)
+    try:
+        fault = _fault(path)
+        if fault is None:
+            return ctypes.CDLL(str(path))
+    except OSError as error:
+        fault = f"can't be loaded: {error}"
+    faults[level] = f"{path.name} {fault}"
+    return None
+
+
+def _fault(path: Path) -> str | None:
+    """What is wrong with a file, told without loading it, or None."""
+    if not path.is_file():
+        return "is not there"
+    of = built_of(path)
+    if of is None:
+        return "is not what a build left there: it was cut, changed, or is another's"
+    # An installed package may come without the sources.
+    return "was built from other sources" if SOURCE.is_dir() and of != digest() else None
+
+
+def _listed(faults: dict[str, str]) -> str:
+    return f"{', '.join(faults.values())}: {MEND}" if faults else ""
+
+
+def _best(functions: ctypes.CDLL | None) -> str:
+    assert functions is not None
+    functions.lavagna_level.restype = ctypes.c_char_p
+    return functions.lavagna_level().decode()

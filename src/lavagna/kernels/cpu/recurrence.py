@@ -118,7 +118,8 @@ def describe() -> str:
     kernels = (
         "recurrence, narrow memories, constant diagonal systems, selective scan, WKV, sLSTM's cells, short convolution"
     )
-    return f"{kernels} and gated norms, by {vectors}"
+    served = f"{kernels} and gated norms, by {vectors}"
+    return f"{served}; {LIBRARY.passed_over}" if LIBRARY.passed_over else served
 
 
 def lacks(a: Transition, q: Tensor, k: Tensor, v: Tensor) -> str | None:

@@ -1,9 +1,4 @@
-// What this library is: of which sources, and which level of vectors the processor at hand can take.
-#ifndef LAVAGNA_DIGEST
-#define LAVAGNA_DIGEST ""
-#endif
-
-extern "C" __attribute__((visibility("default"))) const char* lavagna_digest() { return LAVAGNA_DIGEST; }
+// Which level of vectors the processor at hand can take: the one file that every library compiles for every processor.
 
 extern "C" __attribute__((visibility("default"))) const char* lavagna_level() {
 #if defined(__x86_64__)

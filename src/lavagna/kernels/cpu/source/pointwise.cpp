@@ -175,8 +175,8 @@ void compute(const Task& task, T* out, const T* a, const T* b, const T* c, Index
         case kSub: return each(out, a, b, b, n, [&](V x, V y, V) { return x - first * y; });
         case kMul: return each(out, a, b, b, n, [&](V x, V y, V) { return x * y; });
         case kDiv: return each(out, a, b, b, n, [&](V x, V y, V) { return x / y; });
-        case kMaximum: return each(out, a, b, b, n, [&](V x, V y, V) { return (x > y) | (x != x) ? x : y; });
-        case kMinimum: return each(out, a, b, b, n, [&](V x, V y, V) { return (x < y) | (x != x) ? x : y; });
+        case kMaximum: return each(out, a, b, b, n, [&](V x, V y, V) { return ((x > y) | (x != x)) ? x : y; });
+        case kMinimum: return each(out, a, b, b, n, [&](V x, V y, V) { return ((x < y) | (x != x)) ? x : y; });
         case kWhere: return each(out, a, b, c, n, [&](V x, V y, V z) { return x != zero ? y : z; });
         case kLerp:
             return each(out, a, b, c, n, [&](V x, V y, V w) {
@@ -212,11 +212,11 @@ void compute(const Task& task, T* out, const T* a, const T* b, const T* c, Index
         case kSoftplus:
             return each(out, a, a, a, n, [&](V x, V, V) {
                 const V y = x * first, soft = (y > zero ? y : zero) + log_one_more<T>(exp<T>(-magnitude<T>(y)));
-                return (y > second) | (x != x) ? x : soft / first;
+                return ((y > second) | (x != x)) ? x : soft / first;
             });
         case kLogSigmoid:
             return each(out, a, a, a, n, [&](V x, V, V) {
-                return (x < zero) | (x != x) ? x - log_one_more<T>(exp<T>(x)) : -log_one_more<T>(exp<T>(-x));
+                return ((x < zero) | (x != x)) ? x - log_one_more<T>(exp<T>(x)) : -log_one_more<T>(exp<T>(-x));
             });
         case kSin: return lanes(out, a, n, [](T x) { return std::sin(x); });
         case kCos: return lanes(out, a, n, [](T x) { return std::cos(x); });
