@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import lavagna as lv
+from lavagna.data import Tokenizer
 from lavagna.generation import captured, stepper
 from lavagna.generation.captured import capture
 from lavagna.generation.stepper import Stepper
@@ -171,3 +172,64 @@ def test_long_calls_are_captured(monkeypatch):
     monkeypatch.setattr(stepper, "capture", lambda *given: taken.append(own(*given)) or taken[-1])
     lv.generate(build("mamba2"), torch.zeros(1, 3, dtype=torch.int64), max_new_tokens=40)
     assert len(taken) == 1 and taken[0] is not None
+
+
+def changed_by_a_fused_optimizer(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    for x in model.parameters():
+        x.grad = torch.randn_like(x)
+    optimizer.step()
+
+
+def changed_through_data(model):
+    for x in model.parameters():
+        x.data.mul_(1.2)
+
+
+def changed_past_torch(model):
+    for x in model.parameters():
+        x.detach().numpy().__imul__(0.8)
+
+
+def hooked(model):
+    model.blocks[1].mixer.register_forward_hook(lambda part, given, made: made._replace(y=2 * made.y))
+
+
+def replaced(model):
+    model.norm = type(model.norm)(model.config.d_model)
+    torch.nn.init.normal_(model.norm.weight)
+
+
+@pytest.mark.parametrize("layer", ["mamba2", "rwkv7", "s4", "gated_delta_net"])
+@pytest.mark.parametrize(
+    "change", [changed_by_a_fused_optimizer, changed_through_data, changed_past_torch, hooked, replaced]
+)
+def test_however_a_model_changes_between_steps_the_next_one_knows(layer, change):
+    model = build(layer, torch.float64)
+    with torch.no_grad():
+        step = Stepper(model, begun(model), 100, watch=True)
+        state = step.state
+    for number in range(7):
+        if number == 4:
+            assert step._captured is not None
+            change(model)
+        with torch.no_grad():
+            right, state = model(id_of(number), state)
+            assert torch.allclose(step(id_of(number)), right, atol=1e-11)
+
+
+def test_a_stream_that_is_read_while_the_model_trains_is_that_of_plain_steps(monkeypatch):
+    texts = []
+    for worth in (1, 1000):
+        monkeypatch.setattr(captured, "WORTH", worth)
+        torch.manual_seed(0)
+        model = build("mamba2", torch.float64, vocab_size=260)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+        pieces = lv.stream(model, Tokenizer.bytes(), "abc", max_new_tokens=30, temperature=0)
+        read = []
+        for piece in pieces:
+            read.append(piece)
+            model(torch.randint(256, (2, 8))).logits.square().mean().backward()
+            optimizer.step()
+        texts.append(read)
+    assert texts[0] == texts[1]

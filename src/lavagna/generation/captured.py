@@ -23,8 +23,8 @@ WORTH = 24
 class Captured:
     """The step of a model for a few rows, from a state of one size to the next.
 
-    Calls return logits (b, 1, rows) in a buffer of its own, good until the next call. Weights changed in place by
-    operators of torch after the capture are noticed by `current`, others (through `.data`) only in part.
+    Calls return logits (b, 1, rows) in a buffer of its own, good until the next call. Weights are read where they lie,
+    and what is computed of weights alone, such as decays, is computed once: `current` says whether it still holds.
 
     Raises UncapturableError where a step is more than operators on tensors of fixed size: a cache that grows, a mask
     that is looked at.
@@ -48,8 +48,11 @@ class Captured:
         given = list(state.tensors().values())
         self._ids, self._state = ids.clone(), state
         self._held = [x.clone(memory_format=torch.contiguous_format) for x in given]
+        nodes = recording.needed([logits, *after])
+        # Versions of tensors would not tell: what writes through `.data`, as fused optimizers do, counts none.
+        self._sources = [(x, x.clone()) for x in recording.sources(nodes)]
         self._program = Program(
-            recording.needed([logits, *after]),
+            nodes,
             inputs=[(ids, self._ids), *zip(given, self._held, strict=True)],
             outputs=[(logits, None), *zip(after, self._held, strict=True)],
         )
@@ -72,8 +75,12 @@ class Captured:
 
     @property
     def current(self) -> bool:
-        """Whether the model is what it was at the capture: the same weights, none of them written to since."""
-        return _weights(self._model) == self._weights
+        """Whether the model is what it was at the capture: the same parts, without hooks, and what was computed once.
+
+        Attributes of its parts that are no tensors are not looked at.
+        """
+        same = _weights(self._model) == self._weights and not _hooked(self._model)
+        return same and all(torch.equal(x, before) for x, before in self._sources)
 
 
 def capture(model: object, ids: Tensor, state: ModelState, steps: int) -> Captured | None:
@@ -82,8 +89,7 @@ def capture(model: object, ids: Tensor, state: ModelState, steps: int) -> Captur
     if plain or steps < WORTH or not 0 < len(ids) <= FEW or ids.device.type != "cpu" or library().functions is None:
         return None
     assert isinstance(model, LanguageModel)
-    # What else happens at each call of a part can't be seen from the operators.
-    if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
+    if _hooked(model):
         return None
     try:
         return Captured(model, ids, state)
@@ -91,10 +97,14 @@ def capture(model: object, ids: Tensor, state: ModelState, steps: int) -> Captur
         return None
 
 
-def _weights(model: LanguageModel) -> list[tuple[int, int, int]]:
-    # What was made in inference mode counts no versions, and lets nothing write into it outside.
+def _weights(model: LanguageModel) -> list[tuple[int, int]]:
     every = (x for part in (model.parameters(), model.buffers()) for x in part)
-    return [(id(x), x.data_ptr(), 0 if x.is_inference() else x._version) for x in every]
+    return [(id(x), x.data_ptr()) for x in every]
+
+
+def _hooked(model: LanguageModel) -> bool:
+    """Whether more happens at a call of a part than its operators tell."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
 
 
 def _kind(x: Tensor) -> tuple:

@@ -35,8 +35,11 @@ class Recording(TorchDispatchMode):
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
         self.nodes: list[Node] = []
-        # By identity: the nodes keep every tensor alive, so no two have one.
+        # By identity: the nodes and the constants keep every tensor alive, so no two have one.
         self.dependent = {id(x) for x in inputs}
+        # Constants that were computed, each with what of; and what numbers were read of.
+        self._constants: dict[int, tuple[Tensor, list[Tensor]]] = {}
+        self._read: list[Tensor] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -60,7 +63,25 @@ class Recording(TorchDispatchMode):
                 raise UncapturableError(f"{func} returns more than tensors.")
             self.nodes.append(Node(func, args, kwargs, results, views))
             self.dependent |= {id(x) for x in results}
+        else:
+            self._remember(given, made)
         return made
+
+    def _remember(self, given: list[Tensor], made: Any) -> None:
+        """What a constant was computed of; a view of what was given is no more constant than that is."""
+        sources = [source for x in given for source in self._constants.get(id(x), (x, [x]))[1]]
+        places = {place(x) for x in given if id(x) not in self._constants}
+        for x in tensors_in(made):
+            if not x.numel() or place(x) not in places:
+                self._constants[id(x)] = x, sources
+        if not tensors_in(made):
+            self._read += sources
+
+    def sources(self, nodes: Sequence[Node]) -> list[Tensor]:
+        """The tensors that constants of these nodes were computed of: written to, they would make the nodes wrong."""
+        held = [x for node in nodes for x in tensors_in((node.args, node.kwargs))]
+        found = [source for x in held for source in self._constants.get(id(x), (x, []))[1]]
+        return list({id(x): x for x in [*found, *self._read]}.values())
 
     def needed(self, wanted: Sequence[Tensor]) -> list[Node]:
         """The operators that the wanted tensors hang on, in order."""

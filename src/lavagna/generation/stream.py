@@ -34,7 +34,9 @@ def stream(
     The text ends before the first of the strings in `stop`, wherever tokens are cut, and before the tokenizer's end of
     text. Bytes that are no UTF-8, and a character that breaks off at the end, become replacement marks as
     `bytes.decode("utf-8", "replace")` sets them. Ids stay below the tokenizer's and the model's vocabulary. An empty
-    prompt starts from the end of text. Each token costs one step; the model's mode is not changed.
+    prompt starts from the end of text. Each token costs one step; the model's mode is not changed. Weights may change
+    between pieces in any way, and hooks and parts: the next piece knows. Other attributes of parts are as they are at
+    the call until its end.
 
     Raises ValueError, at the call itself, on an empty prompt without an end of text to start from, on options out of
     range and on ids beyond the model's vocabulary.
