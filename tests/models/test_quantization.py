@@ -119,3 +119,46 @@ def test_it_is_not_saved_and_wrong_calls_say_why(tmp_path):
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="bits must be 8"):
         lv.quantize(model, bits=4)
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf, 1e300])
+@pytest.mark.parametrize("which", ["blocks.1.mixer.out.weight", "embedding.weight"])
+def test_numbers_that_8_bits_do_not_have_are_refused_with_the_name_of_their_parameter(which, number):
+    model = build(dtype=torch.float64, tie_embeddings=True)
+    with torch.no_grad():
+        model.get_parameter(which)[1, 2] = number
+    with pytest.raises(ValueError, match=f"no NaN or infinity, which {which} would hold"):
+        lv.quantize(model)
+
+
+@pytest.mark.parametrize("layer", lv.layers.names())
+def test_it_is_not_reset_and_nothing_of_it_changes(layer):
+    quantized = lv.quantize(build(layer))
+    before = {name: x.clone() for name, x in quantized.state_dict().items()}
+    with pytest.raises(ValueError, match="weights in 8 bits can't be set anew"):
+        quantized.reset_parameters()
+    assert all(torch.equal(x, before[name]) for name, x in quantized.state_dict().items())
+    mixer = quantized.blocks[0].mixer
+    if any(isinstance(part, EightBit) for part in mixer.modules()):
+        with pytest.raises(ValueError, match="weights in 8 bits can't be set anew"):
+            mixer.reset_parameters()
+
+
+@pytest.mark.parametrize("steps", [1, 6])
+@pytest.mark.parametrize("layer", ["gated_delta_net", "mamba", "rwkv7", "slstm", "s4"])
+def test_torch_func_differentiates_and_maps_it_as_the_rounded_model(layer, steps):
+    model = build(layer)
+    quantized, x = lv.quantize(model), torch.randn(3, 1, steps, 32)
+    results = []
+    for one in (quantized, widened(quantized, model)):
+        weights = {"norm.weight": one.norm.weight.detach()}
+
+        def loss(weights, x, one=one):
+            out, _ = torch.func.functional_call(one.blocks[0].mixer, {}, (x,))
+            return torch.func.functional_call(one.norm, {"weight": weights["norm.weight"]}, (out,)).square().sum()
+
+        grad, to_x = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(None, 0))(weights, x)
+        _, along = torch.func.jvp(lambda x, one=one: one.blocks[0].mixer(x).y, (x[0],), (x[1],))
+        results.append([grad["norm.weight"], to_x, along])
+    for ours, right in zip(*results, strict=True):
+        assert torch.allclose(ours, right, rtol=1e-3, atol=1e-3 * right.abs().max().item())

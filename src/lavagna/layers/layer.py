@@ -9,6 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lavagna.forms import FORMS
+from lavagna.modules.eight_bit import refuse_to_reset
 from lavagna.modules.options import whole
 from lavagna.modules.precision import Wide
 from lavagna.modules.steps import Steps
@@ -61,8 +62,9 @@ class Layer(Wide, ABC):
         """Set every parameter anew, as the paper says: here those of the parts, in a subclass its own besides.
 
         Nothing else draws random numbers, so a layer built on the meta device, moved by `to_empty` and reset has the
-        values of one built in place with the same seed.
+        values of one built in place with the same seed. Raises ValueError where weights were quantized.
         """
+        refuse_to_reset(self)
         for part in self.children():
             part.reset_parameters()  # pyright: ignore[reportCallIssue]
 

@@ -10,6 +10,7 @@ from lavagna.algebra.transition import scalar
 from lavagna.layers.layer import Layer
 from lavagna.modules import rotary
 from lavagna.modules.activation import ACTIVATIONS
+from lavagna.modules.eight_bit import refuse_to_reset
 from lavagna.modules.heads import Heads, expanded, heads_of, key_heads_of
 from lavagna.modules.linear import Linear, reset_xavier
 from lavagna.modules.norm import GatedRMSNorm, RMSNorm
@@ -106,6 +107,7 @@ class Retention(Layer):
 
     def reset_parameters(self) -> None:
         """Glorot's rule with gain 2^-2.5 for queries, keys, values and gates and 1/2 for the output, as published."""
+        refuse_to_reset(self)
         reset_xavier(self.qkvg.weight, self.sizes, gain=2**-2.5)
         reset_xavier(self.out.weight, [self.d_model], gain=0.5)
         self.norm.reset_parameters()

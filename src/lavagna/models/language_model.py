@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lavagna.models.config import ModelConfig
 from lavagna.models.head import TiedHead
 from lavagna.models.stack import SPREAD, Stack
+from lavagna.modules.eight_bit import refuse_to_reset
 from lavagna.modules.linear import Linear
 from lavagna.modules.norm import NORMS
 from lavagna.modules.weight_decay import exempt
@@ -68,7 +69,11 @@ class LanguageModel(Stack[ModelConfig]):
         self.head = TiedHead(self.embedding, config.head_bias) if tied else Linear(width, rows, bias=config.head_bias)
 
     def reset_parameters(self) -> None:
-        """Set every parameter and buffer anew: embedding and head N(0, 0.02), the blocks as their papers say."""
+        """Set every parameter and buffer anew: embedding and head N(0, 0.02), the blocks as their papers say.
+
+        Raises ValueError on a quantized model.
+        """
+        refuse_to_reset(self)
         nn.init.normal_(self.embedding.weight, std=SPREAD)
         if self.embedding_norm is not None:
             self.embedding_norm.reset_parameters()  # pyright: ignore[reportCallIssue]

@@ -26,7 +26,8 @@ def quantize(model: LanguageModel, *, bits: int = 8) -> LanguageModel:
     Such a model generates, and gradients flow through it to its input, but it is neither trained nor saved: save the
     one that it was made of and quantize again after loading.
 
-    Raises ValueError for other bits, another kind of model or one without numbers, and where torchao is not installed.
+    Raises ValueError for other bits, another kind of model or one without numbers, a matrix with NaN or infinity, and
+    where torchao is not installed.
     """
     if bits != 8:
         raise ValueError(f"quantize: bits must be 8, but came as {bits!r}.")
@@ -37,6 +38,7 @@ def quantize(model: LanguageModel, *, bits: int = 8) -> LanguageModel:
     weights = {
         name: part for name, part in model.named_modules() if isinstance(part, Linear | TiedHead) and _fits(part)
     }
+    _check_finite(model, weights)
     # The large matrices are not copied, only to be thrown away: in their places come some without rows.
     large = [part.weight for part in weights.values() if isinstance(part, Linear)]
     spared: dict[int, Any] = {id(x): nn.Parameter(x.new_empty(0, x.shape[1]), requires_grad=False) for x in large}
@@ -64,6 +66,17 @@ def rounded(weight: Shaped[Tensor, "n k"]) -> tuple[Int8[Tensor, "n k"], Float32
     # Another way than its own would set options of torch's compiler, for the whole process.
     quantize_(linear, Int8WeightOnlyConfig(set_inductor_config=False))
     return linear.weight.qdata.contiguous(), linear.weight.scale.flatten().float()  # pyright: ignore
+
+
+def _check_finite(model: LanguageModel, parts: dict[str, Linear | TiedHead]) -> None:
+    names = {id(x): name for name, x in model.named_parameters()}
+    # In float32, in which they are rounded.
+    bad = [names[id(part.weight)] for part in parts.values() if not part.weight.float().isfinite().all()]
+    if bad:
+        raise ValueError(
+            f"quantize: 8 bits have no NaN or infinity, which {', '.join(bad)} would hold in float32. "
+            "Load or train it anew."
+        )
 
 
 def _fits(part: Linear | TiedHead) -> bool:

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float32, Int8, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
 from lavagna.derivatives import beyond_backward
 from lavagna.kernels.cpu.library import library
@@ -39,3 +39,12 @@ class EightBit(Wide):
     def extra_repr(self) -> str:
         rows, columns = self.get_buffer("integers").shape
         return f"{columns}, {rows}"
+
+
+def refuse_to_reset(part: nn.Module) -> None:
+    """Raise ValueError where weights anywhere in a module are in 8 bits: nothing sets them anew."""
+    if any(isinstance(each, EightBit) for each in part.modules()):
+        raise ValueError(
+            "reset_parameters: weights in 8 bits can't be set anew. Reset the model that they were made of, and "
+            "quantize it again."
+        )
