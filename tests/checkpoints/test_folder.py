@@ -85,3 +85,12 @@ def test_a_link_keeps_pointing_at_the_folder(tmp_path):
     (tmp_path / "link").symlink_to("x")
     write(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink() and content(tmp_path / "x")["a"] == "new"
+
+
+@pytest.mark.parametrize("within", ["", "below"])
+def test_a_link_to_itself_is_refused_and_stays(tmp_path, within):
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(OSError, match="is a link that leads back to itself"):
+        write(tmp_path / "one" / within, "new")
+    assert sorted(os.listdir(tmp_path)) == ["one", "two"]

@@ -275,6 +275,7 @@ def test_a_dtype_that_is_not_floating_is_refused(folder):
         ({"depth": 10_000_000}, "It has 10000000 blocks, but the file has [0-9]+ tensors in all"),
         ({"depth": 10**18}, "It has 1000000000000000000 blocks"),
         ({"d_model": 2**40}, "describes no model"),
+        ({"d_model": 10**18}, "describes no model"),
     ],
     ids=str,
 )

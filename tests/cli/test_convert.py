@@ -30,6 +30,9 @@ def test_what_cannot_be_converted_is_one_line_and_no_file(refused, ours, tmp_pat
     assert "can't hold this model" in refused("convert", ours, tmp_path / "new", "--to", "mamba")
     assert "there is nothing at" in refused("convert", tmp_path / "nowhere", tmp_path / "new")
     assert os.listdir(tmp_path) == ["ours"]
+    (tmp_path / "link").symlink_to("link")
+    said = refused("convert", ours, tmp_path / "link", "--to", "mamba2")
+    assert said.count("leads back to itself") == 1 and "Name a new folder" in said
 
 
 def test_text_is_generated_from_a_foreign_checkpoint(lavagna, ours, tmp_path):

@@ -15,11 +15,11 @@ from torch import Tensor
 from lavagna.atomic_file import sync
 from lavagna.checkpoints import formats
 from lavagna.checkpoints.files import CONFIG, LISTED, SAFETENSORS, TORCH
-from lavagna.checkpoints.folder import whole_folder
+from lavagna.checkpoints.folder import leads_to_itself, whole_folder
 from lavagna.checkpoints.format import Config, Format
 from lavagna.checkpoints.holding import config_for, differences, read_back
 from lavagna.checkpoints.origin import Origin, origin_of, read_origin, unused_of, write_origin
-from lavagna.checkpoints.plan import FORMAT, OURS, Plan, Shapes, plan
+from lavagna.checkpoints.plan import FORMAT, OURS, Plan, Shapes, first_line, plan
 from lavagna.checkpoints.rules import Rule
 from lavagna.checkpoints.safetensors_file import write_safetensors
 from lavagna.checkpoints.save import WEIGHTS
@@ -90,6 +90,8 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], *, t
 
 
 def _refuse_taken(target: Path) -> None:
+    if leads_to_itself(target):
+        raise ValueError(f"convert: '{target}' is a link that leads back to itself. Name a new folder or file.")
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         what = "is a file that exists" if target.is_file() else "is not empty"
         raise ValueError(f"convert: '{target}' {what}. Name a new folder or file.")
@@ -248,7 +250,7 @@ def _write_tensors(file: Path, package: _Package) -> None:
         torch.save({package.nest: ordered} if package.nest else ordered, file)
     except RuntimeError as error:
         # What torch makes of a disk that is full.
-        raise OSError(str(error).splitlines()[0]) from error
+        raise OSError(first_line(error)) from error
 
 
 def _alone(tensor: Tensor) -> Tensor:

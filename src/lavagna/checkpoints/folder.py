@@ -1,6 +1,7 @@
 """A folder that appears, or replaces another, whole or not at all."""
 
 import ctypes
+import errno
 import os
 import secrets
 import shutil
@@ -24,8 +25,10 @@ def whole_folder(path: Path, *, files: frozenset[str]) -> Iterator[Path]:
     where the system has one (Linux), else in two renames; what else it holds than `files` moves into the new one. What
     a killed process left behind is removed by the next writer, ten minutes later.
 
-    Raises `OSError` where `path` is a file, or the folder that the process works in.
+    Raises `OSError` where `path` is a file, a link to itself, or the folder that the process works in.
     """
+    if leads_to_itself(path):
+        raise OSError(f"'{path}' is a link that leads back to itself. Remove it or give another name.")
     path = path.resolve()
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"'{path}' is a file. Give the name of a folder.")
@@ -50,6 +53,15 @@ def whole_folder(path: Path, *, files: frozenset[str]) -> Iterator[Path]:
         _move_others(old, path, files)
         _discard(old, files)
     sync(path.parent)
+
+
+def leads_to_itself(path: Path) -> bool:
+    """Whether a path is in a circle of links. pathlib says that there is nothing, or fails, as its version has it."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _replace(new: Path, path: Path) -> Path | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from lavagna.checkpoints.files import LISTED
 from lavagna.checkpoints.format import Config, Format
-from lavagna.checkpoints.plan import Shapes, foreign_shapes
+from lavagna.checkpoints.plan import Shapes, first_line, foreign_shapes
 from lavagna.layers import registry
 from lavagna.models import ModelConfig
 from lavagna.models.kinds import outline
@@ -26,7 +26,7 @@ def config_for(format: Format, ours: ModelConfig) -> dict[str, Any]:
         config = format.foreign_config(ours)
         again = read_back(format, config, ours)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"convert: {format.name} can't hold this model. {error}") from None
+        raise ValueError(f"convert: {format.name} can't hold this model. {first_line(error)}") from None
     wrong = differences(ours, again)
     if wrong:
         raise ValueError(f"convert: {format.name} can't hold this model: {'; '.join(wrong)}.")

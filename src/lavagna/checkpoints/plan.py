@@ -95,7 +95,7 @@ def _ours(path: Path, config: Config) -> Plan:
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         if str(error).startswith("load: "):
             raise
-        raise ValueError(f"load: '{file}' describes no model. {error}") from None
+        raise ValueError(f"load: '{file}' describes no model. {first_line(error)}") from None
     rules = [same(name, name) for name in model.state_dict()]
     return _tied(Plan(OURS, config, model, rules, weights), (EMBEDDING, HEAD))
 
@@ -118,11 +118,18 @@ def _foreign(path: Path, config: Config) -> Plan:
         ) from None
     # A RuntimeError or OverflowError is torch's, of sizes and numbers that no tensor can have.
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise ValueError(f"load: '{path}' looks like {format.name}, but describes no model of ours. {error}") from None
+        raise ValueError(
+            f"load: '{path}' looks like {format.name}, but describes no model of ours. {first_line(error)}"
+        ) from None
     unused = frozenset(format.unused(weights.entries))
     title = format.title(described)
     made = Plan(format.name, config, model, rules, weights, unused, stated=bool(stated), title=title)
     return _tied(made, format.tied)
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without the calls inside torch that torch's own list behind it."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _outlined(described: StackConfig, weights: Weights) -> Stack:

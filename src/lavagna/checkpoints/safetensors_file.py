@@ -41,6 +41,12 @@ class SafetensorsFile(Weights):
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"load: '{path}' has a name that is not UTF-8, and safetensors' library opens no such file. Rename it."
+            ) from None
+        try:
             # The library's own checks: that the header is one, and that its places fill the file.
             with safe_open(path, framework="pt"):
                 pass

@@ -1,6 +1,7 @@
 """How a width is shared among heads."""
 
 import math
+from itertools import count
 from typing import NamedTuple
 
 from lavagna.modules.options import number, whole
@@ -45,13 +46,13 @@ def heads_of(
     if head_dim is not None:
         return Heads(_divided(call, width, "head_dim", head_dim, what), head_dim)
     unit = 8 if width % 8 == 0 else 1
-    size = max(divisor for divisor in _divisors(width) if divisor % unit == 0 and divisor <= max(most, unit))
+    size = max(size for size in range(unit, max(most, unit) + 1, unit) if width % size == 0)
     return Heads(width // size, size)
 
 
 def _divided(call: str, width: int, name: str, given: int, what: str) -> int:
     if width % given:
-        nearest = min(_divisors(width), key=lambda divisor: abs(divisor - given))
+        nearest = _nearest(width, given)
         raise ValueError(
             f"{call}: {name}={given} does not divide {what} = {width}. Use {name}={nearest}, "
             "or give both heads and head_dim."
@@ -59,9 +60,12 @@ def _divided(call: str, width: int, name: str, given: int, what: str) -> int:
     return width // given
 
 
-def _divisors(width: int) -> list[int]:
-    small = [divisor for divisor in range(1, math.isqrt(width) + 1) if width % divisor == 0]
-    return sorted({*small, *(width // divisor for divisor in small)})
+def _nearest(width: int, given: int) -> int:
+    """The divisor that is nearest to a number, the smaller of two."""
+    # Outward from the number: a width may be too large to try all that could divide it.
+    start = max(min(given, width), 1)
+    near = (divisor for away in count() for divisor in (start - away, start + away))
+    return next(divisor for divisor in near if divisor > 0 and width % divisor == 0)
 
 
 def value_heads_of(call: str, keys: Heads, value_heads: int | None, expand: float) -> Heads:
@@ -82,7 +86,7 @@ def key_heads_of(call: str, queries: Heads, kv_heads: int | None) -> Heads:
         return queries
     whole(call, "kv_heads", kv_heads)
     if queries.count % kv_heads:
-        nearest = min(_divisors(queries.count), key=lambda divisor: abs(divisor - kv_heads))
+        nearest = _nearest(queries.count, kv_heads)
         raise ValueError(
             f"{call}: kv_heads={kv_heads} does not divide heads = {queries.count}. Use kv_heads={nearest}."
         )
@@ -98,7 +102,7 @@ def groups_of(call: str, d_model: int, heads: Heads, groups: int, d_state: int |
     whole(call, "groups", keys.count)
     whole(call, "d_state", keys.size)
     if heads.count % groups:
-        nearest = min(_divisors(heads.count), key=lambda divisor: abs(divisor - groups))
+        nearest = _nearest(heads.count, groups)
         raise ValueError(f"{call}: groups={groups} does not divide heads = {heads.count}. Use groups={nearest}.")
     return keys
 

@@ -1,0 +1,68 @@
+"""Which tensors a file may hold beside one another, and how what it can't hold is said."""
+
+import json
+import os
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import lavagna as lv
+
+
+def build(layer="gla", **changed):
+    return lv.LanguageModel(lv.ModelConfig(layer, **({"d_model": 32, "depth": 2, "vocab_size": 256} | changed)))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    lv.save(build(), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def edit(folder, change):
+    """Rewrite the tensors of a checkpoint."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def configure(folder, **changed):
+    config = json.loads((folder / "config.json").read_text())
+    config["model"] |= changed
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_what_torch_says_of_sizes_comes_without_its_own_calls(folder):
+    configure(folder, vocab_size=2**62)
+    with pytest.raises(ValueError, match="describes no model") as raised:
+        lv.load(folder)
+    assert "frame #" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("layer", ["gla", "mamba2", "rwkv7", "slstm"])
+@pytest.mark.parametrize("which", ["embedding", "blocks.1", "head"])
+def test_a_file_half_of_another_dtype_is_refused_at_once_or_cast(layer, which, tmp_path):
+    lv.save(build(layer, tie_embeddings=False), tmp_path / "half")
+    edit(tmp_path / "half", lambda x: x.update({name: x[name].bfloat16() for name in x if name.startswith(which)}))
+    with pytest.raises(ValueError, match=r"torch.bfloat16 \(.*which are not multiplied with one another.*dtype=torch"):
+        lv.load(tmp_path / "half")
+    for dtype in (torch.float32, torch.bfloat16):
+        model, _ = lv.load(tmp_path / "half", dtype=dtype)
+        assert model(torch.zeros(1, 2, dtype=torch.int64)).logits.isfinite().all()
+
+
+def test_vectors_may_have_a_dtype_of_their_own(tmp_path):
+    lv.save(build("mamba2").bfloat16(), tmp_path / "model")
+    edit(tmp_path / "model", lambda x: x.update({name: x[name].float() for name in x if "norm" in name}))
+    model, _ = lv.load(tmp_path / "model")
+    assert model(torch.zeros(1, 2, dtype=torch.int64)).logits.isfinite().all()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text here")
+def test_a_folder_whose_name_is_no_text_is_refused_by_that(folder):
+    other = folder.with_name(os.fsdecode(b"model\xff"))
+    folder.rename(other)
+    with pytest.raises(ValueError, match="has a name that is not UTF-8.*Rename it[.]"):
+        lv.load(other)
