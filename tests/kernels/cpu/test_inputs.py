@@ -10,7 +10,7 @@ import lavagna as lv
 from by_hand import SAMPLES, WAYS
 from definition import held
 from lavagna.kernels.cpu.library import library
-from transitions import Sizes, call
+from transitions import TRANSITIONS, Sizes, call, leaves
 
 if library().functions is None:
     pytest.skip(f"the CPU kernels are {library().level}", allow_module_level=True)
@@ -157,3 +157,20 @@ def test_however_values_are_shared_out_no_part_is_empty(values, heads):
         held(some, 1e-12, form="recurrent", backend="cpu")
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", TRANSITIONS)
+@pytest.mark.parametrize(
+    "sizes", [Sizes(b=1, t=33, h=1, hv=2, k=16, v=20), Sizes(b=1, t=33, h=9, hv=9, k=3, v=2)], ids=str
+)
+def test_no_bit_depends_on_a_later_step(name, sizes):
+    some = call(name, sizes, device=torch.device("cpu"), dtype=torch.float32)
+    for cut in range(1, 33, 3):
+        other = call(name, sizes, device=torch.device("cpu"), dtype=torch.float32)
+        swapped = {
+            id(x): torch.cat([x[:, :cut], y[:, cut:]], 1) for x, y in zip(leaves(some), leaves(other), strict=True)
+        }
+        a = some.a.map(lambda x, swapped=swapped: x if x.shape[1] == 1 else swapped[id(x)])
+        mixed = (a, *(swapped[id(x)] for x in some[1:4]), some.state)
+        one, two = (lv.recur(*each, form="recurrent", backend="cpu").output for each in (some, mixed))
+        assert torch.equal(one[:, :cut], two[:, :cut])

@@ -157,9 +157,18 @@ void fold_columns(const Segment<N>& s, bool before, Index column, typename N::Sc
 #pragma GCC unroll 8
             for (int w = 0; w < kWide; ++w) read[p][w].store(to.output[t + p + later] + column + w * one);
     };
+    // Whether a step is rounded twice is its own affair: two that differ are taken one by one, or an earlier number would
+    // depend on a later step in its last bit.
+    const auto twice = [&](Index t) {
+        const Rows<N> rows(s, t);
+        return single && splat_mask<N>(rows.keep, 0)[0] && !(rows.rest[0] > -T(kSlow));
+    };
     Index t = 0;
     if constexpr (!ranked)
-        for (; t + 2 <= s.size; t += 2) steps(std::integral_constant<int, 2>{}, t);
+        while (t + 2 <= s.size) {
+            if (twice(t) == twice(t + 1)) steps(std::integral_constant<int, 2>{}, t), t += 2;
+            else steps(std::integral_constant<int, 1>{}, t), t += 1;
+        }
     for (; t < s.size; ++t) steps(std::integral_constant<int, 1>{}, t);
 }
 
