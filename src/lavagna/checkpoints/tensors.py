@@ -10,11 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lavagna.checkpoints.plan import Plan
 from lavagna.checkpoints.rules import Rule
 from lavagna.models import Stack
-from lavagna.modules.linear import HeadLinear, Linear, WideHeadLinear, WideLinear
 from lavagna.modules.precision import Wide, wide_dtype
-
-# Those that compute in float32 at least, whatever their weights are.
-WIDE = (WideLinear, WideHeadLinear)
 
 
 class _WithoutDrawing(TorchDispatchMode):
@@ -58,8 +54,7 @@ def _read(made: Plan, rule: Rule) -> list[Tensor]:
 def fill(made: Plan, device: torch.device, dtype: torch.dtype | None) -> None:
     """Put a plan's tensors into its model, in the given dtype or their own; what layers own in float32 at least.
 
-    Raises ValueError where no dtype is given and theirs is one that torch stores but does not compute in, or two that
-    it does not multiply.
+    Raises ValueError where no dtype is given and theirs is one that torch stores but does not compute in.
     """
     for name, tensor in tensors_of(made):
         module, leaf = _part(made.model, name)
@@ -80,21 +75,6 @@ def fill(made: Plan, device: torch.device, dtype: torch.dtype | None) -> None:
             vars(new).update(vars(old))
             whole = new
         setattr(module, leaf, whole)
-    if dtype is None:
-        _refuse_mixed(made)
-
-
-def _refuse_mixed(made: Plan) -> None:
-    first: dict[torch.dtype, str] = {}
-    for name, part in made.model.named_modules():
-        if isinstance(part, Linear | HeadLinear | nn.Embedding | nn.Linear) and not isinstance(part, WIDE):
-            first.setdefault(part.weight.dtype, f"{name}.weight")
-    if len(first) > 1:
-        came = " and ".join(f"{dtype} ({name})" for dtype, name in first.items())
-        raise ValueError(
-            f"load: '{made.weights.path}' has matrices of {came}, which are not multiplied with one another. Name one "
-            f"dtype for all, such as dtype={next(iter(first))}."
-        )
 
 
 def _part(model: Stack, name: str) -> tuple[nn.Module, str]:
