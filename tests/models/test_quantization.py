@@ -112,6 +112,13 @@ def test_gradients_flow_to_what_is_given():
         assert gradient.abs().sum() > 0
 
 
+def test_it_can_not_be_trained_in_silence():
+    quantized = lv.quantize(build())
+    assert not any(x.requires_grad for x in quantized.parameters())
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        quantized(torch.tensor([[1, 2]])).logits.sum().backward()
+
+
 def test_it_is_not_saved_and_wrong_calls_say_why(tmp_path):
     model = build()
     with pytest.raises(ValueError, match="8 bits"):

@@ -23,8 +23,8 @@ def quantize(model: LanguageModel, *, bits: int = 8) -> LanguageModel:
     255th of its row's largest. Activations keep their dtype. What decays, gates and step sizes are made of keeps its
     width, as do convolutions, norms and the embedding. torchao quantizes; the products are this package's own.
 
-    Such a model generates, and gradients flow through it to its input, but it is neither trained nor saved: save the
-    one that it was made of and quantize again after loading.
+    Such a model generates, and gradients flow through it to its input, but it is neither trained nor saved: none of its
+    parameters requires a gradient. Save the one that it was made of and quantize again after loading.
 
     Raises ValueError for other bits, another kind of model or one without numbers, a matrix with NaN or infinity, and
     where torchao is not installed.
@@ -46,7 +46,7 @@ def quantize(model: LanguageModel, *, bits: int = 8) -> LanguageModel:
     for name, part in weights.items():
         mine = cast(Linear | TiedHead, twin.get_submodule(name))
         mine.quantize(EightBit(*rounded(part.weight.detach())))
-    return twin.eval()
+    return twin.eval().requires_grad_(False)
 
 
 def rounded(weight: Shaped[Tensor, "n k"]) -> tuple[Int8[Tensor, "n k"], Float32[Tensor, " n"]]:

@@ -37,7 +37,7 @@ def library() -> Library:
     first = next((name for name in names if _load(name, faults) is not None), None)
     if first is None:
         if not any(library_path(name).exists() for name in names):
-            return Library(None, f"not built: no C++ compiler was found when lavagna was installed; {MEND}")
+            return Library(None, f"not built, as where no C++ compiler is found at the installation; {MEND}")
         return Library(None, _listed(faults))
     fit = names[: names.index(_best(_load(first, faults))) + 1]
     if wanted and wanted not in fit:
