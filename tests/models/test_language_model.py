@@ -174,3 +174,12 @@ def test_a_misspelt_keyword_is_a_type_error():
 def test_ids_of_any_integer_type_are_taken(dtype):
     model, ids = build("gla"), text(1, 5)
     assert torch.equal(model(ids.to(dtype)).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("layer", ["gla", "rwkv4", "rwkv5", "rwkv6", "rwkv7"])
+def test_it_takes_parameters_of_a_functional_call(layer, device):
+    model = lv.LanguageModel(lv.ModelConfig(layer, d_model=32, depth=1, vocab_size=64)).to(device)
+    ids = torch.tensor([[1, 2, 3]], device=device)
+    values = {name: x.detach() for name, x in model.named_parameters()}
+    called = torch.func.functional_call(model, values, (ids,)).logits
+    assert torch.equal(called, model(ids).logits)

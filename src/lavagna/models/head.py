@@ -24,7 +24,7 @@ class TiedHead(nn.Module):
         self.__dict__["embedding"] = embedding
 
     @property
-    def weight(self) -> nn.Parameter:
+    def weight(self) -> Tensor:
         """The embedding's weight itself."""
         return self.__dict__["embedding"].weight
 

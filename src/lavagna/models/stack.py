@@ -81,7 +81,7 @@ class Stack(nn.Module, ABC, Generic[C]):
     @property
     def device(self) -> torch.device:
         """Where the parameters are."""
-        return self.norm.get_parameter("weight").device
+        return cast(Tensor, self.norm.weight).device
 
     def initial_states(self, batch: int, device: torch.device | str | None, dtype: torch.dtype | None) -> list[State]:
         """Each block's state before the first step, for `batch` sequences."""

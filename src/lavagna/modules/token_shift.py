@@ -1,7 +1,7 @@
 """The token shift: what a layer reads is a blend of this step and the one before it, channel by channel."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -59,7 +59,7 @@ class TokenShift(Wide):
         """What each reader reads, in the order of the readers and the dtype of `x`, and the window after it."""
         now, before, after = self._neighbors(x, window, steps)
         start, end = (before, now) if self.toward == "now" else (now, before)
-        return [torch.lerp(start, end, self.get_parameter(reader)).to(x.dtype) for reader in self.starts], after
+        return [torch.lerp(start, end, getattr(self, reader)).to(x.dtype) for reader in self.starts], after
 
     def _neighbors(self, x: Tensor, window: Tensor, steps: Steps) -> tuple[Tensor, Tensor, Tensor]:
         before, after = steps.before(x, window.squeeze(1))
@@ -93,8 +93,8 @@ class DynamicShift(TokenShift):
     ) -> tuple[list[Float[Tensor, "b t d"]], Float[Tensor, "n 1 d"]]:
         """What each reader reads, in the order of the readers and the dtype of `x`, and the window after it."""
         now, before, after = self._neighbors(x, window, steps)
-        more = self.adapter(torch.lerp(now, before, self.get_parameter("x")).to(x.dtype))
-        mus = [self.get_parameter(reader) + add for reader, add in zip(self.readers, more, strict=True)]
+        more = self.adapter(torch.lerp(now, before, cast(Tensor, self.x)).to(x.dtype))
+        mus = [getattr(self, reader) + add for reader, add in zip(self.readers, more, strict=True)]
         return [torch.lerp(now, before, mu).to(x.dtype) for mu in mus], after
 
 

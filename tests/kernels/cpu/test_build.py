@@ -101,7 +101,21 @@ def replaced_by_a_folder(path):
     path.mkdir()
 
 
-DAMAGES = [cut, zeroed, another, Path.unlink, replaced_by_a_folder, lambda path: path.write_bytes(b"")]
+def of_another_level(path):
+    """Whole, but renamed."""
+    content = path.read_bytes()[: -len(build.mark(b"", build.digest(), ""))]
+    path.write_bytes(content + build.mark(content, build.digest(), "lavagna_other.so"))
+
+
+DAMAGES = [
+    cut,
+    zeroed,
+    another,
+    of_another_level,
+    Path.unlink,
+    replaced_by_a_folder,
+    lambda path: path.write_bytes(b""),
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -148,3 +148,15 @@ def test_past_the_dispatcher_it_is_the_same_and_who_looks_on_sees_it(name):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         run(*given)
     assert function.name() in {event.name for event in profile.events()}
+
+
+@ALL
+def test_a_tensor_on_another_device_is_refused(name):
+    function, tensors, options, keeps, _ = EVERY[name]
+    rest = (None, *options, *([False] if keeps else []))
+    there = [i for i, x in enumerate(tensors) if x is not None]
+    moved = [tuple(x.to("meta") if i == at else x for i, x in enumerate(tensors)) for at in there]
+    for given in (*((*tensors, None, *rest) for tensors in moved), (*tensors, MASK.to("meta"), *rest)):
+        for call in (DIRECT[function], function):
+            with pytest.raises(ValueError, match=r"is on meta\. Move all to one device\."):
+                call(*given)

@@ -50,9 +50,9 @@ def digest() -> str:
     return whole.hexdigest()[:16]
 
 
-def mark(library: bytes, of: str) -> bytes:
-    """What stands at the end of a whole library, built of the sources named by their digest."""
-    return f"lavagna {of} {hashlib.sha256(library).hexdigest()}".encode()
+def mark(library: bytes, of: str, name: str) -> bytes:
+    """What stands at the end of a whole library in a file of that name, built of the sources named by their digest."""
+    return f"lavagna {of} {hashlib.sha256(name.encode() + library).hexdigest()}".encode()
 
 
 def built_of(file: Path) -> str | None:
@@ -62,10 +62,10 @@ def built_of(file: Path) -> str | None:
     can't be read.
     """
     content = file.read_bytes()
-    length = len(mark(b"", digest()))
+    length = len(mark(b"", digest(), ""))
     library, end = content[:-length], content[-length:]
     words = end.decode("ascii", "replace").split()
-    return words[1] if len(words) == 3 and end == mark(library, words[1]) else None
+    return words[1] if len(words) == 3 and end == mark(library, words[1], file.name) else None
 
 
 def library_path(level: str) -> Path:
@@ -141,7 +141,7 @@ def _put(linked: Path, target: Path, of: str) -> None:
     except OSError as error:
         raise BuildError(f"{compiler()[0]} ended well, but made no library: {error}") from error
     try:
-        fresh.write_bytes(content + mark(content, of))
+        fresh.write_bytes(content + mark(content, of, target.name))
         fresh.replace(target)
     except OSError as error:
         raise BuildError(f"{target} can't be written: {error}") from error

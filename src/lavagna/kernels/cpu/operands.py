@@ -36,10 +36,25 @@ def register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any])
 
     What they return None for, the operator returns empty.
     """
-    OPERATORS.impl(name, _filled(compute), "CPU")
-    torch.library.register_fake(f"lavagna::{name}", _filled(shapes), lib=OPERATORS)
+    OPERATORS.impl(name, _filled(_here(name, compute)), "CPU")
+    torch.library.register_fake(f"lavagna::{name}", _filled(_here(name, shapes)), lib=OPERATORS)
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.lavagna, packet), overload or "default")
+
+
+def _here(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    # The dispatcher looks for one device only among those of its own operators.
+    @wraps(function)
+    def here(*given: Any, **options: Any) -> Any:
+        for x in given:
+            if isinstance(x, Tensor) and x.device.type != "cpu":
+                raise ValueError(
+                    f"{name}: the kernel reads the memory of a CPU, but a tensor {tuple(x.shape)} is on {x.device}. "
+                    "Move all to one device."
+                )
+        return function(*given, **options)
+
+    return here
 
 
 def _filled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,9 +68,10 @@ def _filled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def direct(operator: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
     """The operator, or what computes it itself where torch's dispatcher, which costs more than a step, has no part."""
+    here = _here(operator.name().split("::")[1], compute)
 
     def called(*given: Any) -> Any:
-        return compute(*given) if only_values(given) else operator(*given)
+        return here(*given) if only_values(given) else operator(*given)
 
     return called
 
