@@ -13,18 +13,16 @@ from lavagna.modules.steps import Steps
 from sample_layers import VARIANTS, D, build, ways_of
 
 NORMED = ["rwkv5", "rwkv6", "rwkv7", "retention", "gla", "fast_weight", "linear_attention", "mamba2"]
-MOST = torch.finfo(torch.float16).max
-# Of the largest number of a row.
-NEAR = 1e-2
+# What a map rounds to float16 may be infinite from here on.
+MOST = 6e4
 
 
 def near(y, right):
     """Whether all that float16 can hold is there, and as near as numbers that are sums of larger ones can be."""
-    size = right.abs().amax(-1, keepdim=True)
-    held = right.abs() + NEAR * size < MOST
+    held = right.abs() < MOST
     assert held.any() and y.dtype == torch.float16 and y[held].isfinite().all()
-    size = size.clamp_min(right[held].abs().max())
-    assert ((y - right).abs() / size)[held].max() < NEAR
+    size = right.abs().amax(-1, keepdim=True).clamp_min(right[held].abs().max())
+    assert ((y - right).abs() / size)[held].max() < 1e-2
 
 
 @pytest.mark.parametrize("name", NORMED)

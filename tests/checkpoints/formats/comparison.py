@@ -112,9 +112,9 @@ def reads_padding(folder, theirs, place):
     return distance(theirs(texts, mask=mask)[0][1][mask[1]], alone) > 1e-2
 
 
-def reads_on(folder, ids, sizes):
+def reads_on(folder, ids, sizes, dtype=None):
     """What ours says of a text that it reads in pieces."""
-    ours = lv.load(folder)[0]
+    ours = lv.load(folder, dtype=dtype)[0]
     return in_pieces(lambda piece, state: logits(ours, piece, state), ids, sizes)
 
 

@@ -62,8 +62,8 @@ def test_theirs_cannot_go_on_where_its_cache_has_another_width_than_its_keys(tra
         in_pieces(theirs, ids, [11, 12])
     with torch.no_grad():
         whole = model(ids, use_cache=False).logits
-    # Normalizers near zero, which random gates leave, make some 1e-4 of float32's rounding in either.
-    assert distance(reads_on(folder, ids, [11, 12]), whole) < 1e-3
+    # In float64, else rounding would count twice: random gates leave normalizers near zero, which enlarge it.
+    assert distance(reads_on(folder, ids, [11, 12], torch.float64), whole) < 1e-4
 
 
 def fused(folder):
