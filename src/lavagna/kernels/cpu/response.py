@@ -28,6 +28,7 @@ from lavagna.kernels.cpu.operands import (
     pointer,
     register,
     threads,
+    wide_of,
 )
 from lavagna.kernels.cpu.prepared import Call, prepares
 from lavagna.kernels.cpu.stepwise import stepwise
@@ -63,10 +64,6 @@ class _Sizes(NamedTuple):
         return cls(rows, steps, channels, modes, max(1, min(SEGMENT, steps)), count)
 
 
-def _wide(u: Tensor) -> torch.dtype:
-    return torch.float64 if u.dtype == torch.float64 else torch.float32
-
-
 def _block(
     operands: Sequence[Tensor | None],
     system: Sequence[Tensor],
@@ -80,7 +77,7 @@ def _block(
     return (
         *_Sizes.of(u, a, offsets),
         ELEMENTS[a.dtype][1],
-        ELEMENTS[_wide(u)][0],
+        ELEMENTS[wide_of(u)][0],
         *(pointer(x) for x in (offsets, mask)),
         *(number for x in operands for number in (NOTHING if x is None else operand(x))),
         *(pointer(x) for x in (*system, *rest)),
@@ -104,7 +101,7 @@ def _made(u, a, b, c, state, mask, offsets, keep):
     sizes = _Sizes.of(u, a, offsets)
     count = pieces(sizes.steps, sizes.segment, sizes.rows, packed=offsets is not None)
     kept = (count, -(-sizes.channels // WIDE), WIDE, sizes.modes)
-    y = (torch.empty if mask is None else torch.zeros)(u.shape, dtype=_wide(u))
+    y = (torch.empty if mask is None else torch.zeros)(u.shape, dtype=wide_of(u))
     return y, torch.empty(state.shape, dtype=a.dtype), torch.empty(kept, dtype=a.dtype) if keep else None
 
 
@@ -121,7 +118,7 @@ def _made_back(d_y, d_last, u, a, b, c, mask, offsets, kept):
     """Room for the gradients, those of a, b and c for each row."""
     rows = d_last.shape[0]
     return (
-        (torch.empty if mask is None else torch.zeros)(u.shape, dtype=_wide(u)),
+        (torch.empty if mask is None else torch.zeros)(u.shape, dtype=wide_of(u)),
         *(torch.empty((rows, *a.shape), dtype=a.dtype) for _ in range(3)),
         torch.empty(d_last.shape, dtype=a.dtype),
     )
