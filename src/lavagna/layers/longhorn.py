@@ -86,10 +86,12 @@ class Longhorn(Layer):
         x, window = self.conv(self.x(x), state.window, steps)
         c, k, q = self.ckq(x).split(self.sizes, -1)
         k, q = k.unsqueeze(2), q.unsqueeze(2)
-        beta = self.beta(c).sigmoid().unsqueeze(-1)
+        asked = self.beta(c).unsqueeze(-1)
         length = wide(k).square().sum(-1, keepdim=True)
-        dose = beta / (1 + beta * length)
-        a = householder(k, dose) if self.transition == "exact" else diagonal(_faded(beta, wide(k).square(), length))
+        # beta / (1 + beta |k|^2) with all but a sum, a sigmoid and a product taken once for all channels.
+        dose = (asked + length.log1p()).sigmoid() * (1 + length).reciprocal()
+        exact = self.transition == "exact"
+        a = householder(k, dose) if exact else diagonal(_faded(asked.sigmoid(), wide(k).square(), length))
         q, k = roomy(q), roomy(k)
         y, memory = steps.recur(a, q, k, (dose * x.unsqueeze(-1)).to(k.dtype), state.memory)
         y = y.squeeze(-1) + (wide(self.D) * x).to(y.dtype)
