@@ -20,7 +20,7 @@ MOST = 65504
 def near(y, right):
     """Whether all that float16 can hold is as near as numbers that are sums of larger ones can be.
 
-    Infinity stands for a number that is MOST at least: beside numbers many times as large a sum may be off by that much.
+    Infinity stands for a number of at least MOST: beside numbers many times as large a sum may be off by that much.
     """
     held = right.abs() < MOST
     assert held.any() and y.dtype == torch.float16 and not y.isnan().any()
