@@ -24,7 +24,7 @@ PASSES = ("forward", "forward_backward")
 class Row(NamedTuple):
     """Median time of one transition in one form, and as a ratio to the forward pass's floor; `bound` None: not bounded.
 
-    `holds` says whether the ratio is within its bound.
+    `holds` says whether the ratio is within its bound, None where there is none.
     """
 
     transition: str
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     floor_ms: float
     ratio: float
     bound: float | None
-    holds: bool
+    holds: bool | None
 
 
 def form_rows(
@@ -77,6 +77,5 @@ def _measured(name: str, size: int, steps: int, rounds: int, loop_rounds: int) -
             ratio = found[direction] / floor_seconds
             bound = bound if form == "chunkwise" else None
             milliseconds = 1e3 * found[direction], 1e3 * floor_seconds
-            yield Row(
-                name, form, backend, size, direction, *milliseconds, ratio, bound, bound is None or ratio <= bound
-            )
+            holds = None if bound is None else ratio <= bound
+            yield Row(name, form, backend, size, direction, *milliseconds, ratio, bound, holds)

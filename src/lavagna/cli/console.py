@@ -28,10 +28,15 @@ def show(
     """Print rows, all with the same keys, as a table, or with their command and settings as one JSON object."""
     rows = list(rows)
     if as_json:
-        content = {"command": command, "version": __version__, "settings": dict(settings), "rows": rows}
-        print(json.dumps(_plain(content), indent=2, allow_nan=False))
+        print(as_json_text(command, settings, rows))
     elif rows:
         print_table(rows, title)
+
+
+def as_json_text(command: str, settings: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> str:
+    """A command's settings and rows as the one JSON object that `--json` prints."""
+    content = {"command": command, "version": __version__, "settings": dict(settings), "rows": list(rows)}
+    return json.dumps(_plain(content), indent=2, allow_nan=False)
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None, *, plain: bool = False) -> None:
@@ -46,7 +51,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None, *, 
         justify = "right" if _is_numeric(rows, name) else "left"
         table.add_column(heading, justify=justify, overflow="fold", no_wrap=name in whole)
     for row in rows:
-        table.add_row(*map(_cell, row.values()), style="bold red" if False in row.values() else None)
+        table.add_row(*map(_cell, row.values()), style="bold red" if any(it is False for it in row.values()) else None)
     _draw(table)
 
 

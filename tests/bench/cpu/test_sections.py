@@ -52,6 +52,10 @@ def test_each_transition_is_held_to_its_goal_and_beaten_by_nobody_unseen(two_thr
     }
     assert all(row.right and row.difference is not None and row.ratio for row in rows)
     assert {row.bound for row in rows if row.threads == 2} == {1 / recurrence.GAIN}
+    alone = {(row.what, row.bound) for row in rows if (row.by, row.threads) == ("kernel", 1)}
+    # Five times the forward pass's goal; what it is held against counts three times its operations.
+    assert alone == {("forward", 1.0), ("with backward", 5 / 3)}
+    assert all((row.holds is None) == (row.bound is None) for row in rows)
 
 
 def test_scans_are_held_against_their_traffic():
@@ -73,6 +77,7 @@ def test_training_is_held_against_arithmetic_and_attention():
         (layer, against) for layer in LAYERS for against in ("arithmetic", "softmax_attention's share")
     ]
     assert all(row.right and row.unit == "tokens/s" and row.rate for row in rows)
+    assert all((row.holds is None) == (row.bound is None) for row in rows)
     assert "aten::" in (rows[0].note or "")
 
 

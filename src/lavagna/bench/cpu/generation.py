@@ -22,6 +22,7 @@ from lavagna.models.presets import nearest_depth
 
 SIZE, WIDTH, VOCABULARY = 125_000_000, 768, 32000
 LAYERS = ("gated_delta_net", "mamba", "mamba2", "rwkv4", "rwkv7", "mlstm", "softmax_attention")
+OTHERS = ("transformers", "rwkv", PACKAGE)
 # Weights of 8 bits, everything else in float32.
 INT8 = "int8"
 STRATEGIES = {"float32": "cpu fp32", "bfloat16": "cpu bf16"}
@@ -39,7 +40,7 @@ def generation_rows(
     rounds: int = 3,
     nbytes: int = 1 << 29,
     patience: float = 20.0,
-    others: Sequence[str] = ("transformers", "rwkv", PACKAGE),
+    others: Sequence[str] = OTHERS,
 ) -> Iterator[Row]:
     """Tokens a second of steps and of a prompt, batch 1, on all threads, and of whole calls of `generate` by peers.
 

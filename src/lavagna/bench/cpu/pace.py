@@ -117,13 +117,22 @@ def _beside(
 ) -> Iterator[Row]:
     """Everyone against its floor, then ours against each other's time."""
     for (by, _, _, nbytes, verdict), time, floor in zip(entries, times, floors, strict=True):
-        note = f"{nbytes / 1e6:.0f} MB of weights"
+        note = f"{_told(nbytes)} of weights"
         about = case.subject(what, by)
         yield measured(about, time, work=tokens, unit="tokens/s", against=floor, verdict=verdict, note=note)
     (by, *_, verdict), *rest = entries
     for each, time in zip(rest, times[1:], strict=True):
         against = Against(each.by, time.seconds, bound)
         yield measured(case.subject(what, by), times[0], work=tokens, unit="tokens/s", against=against, verdict=verdict)
+
+
+def _told(nbytes: float) -> str:
+    """So many bytes, to be read.
+
+    >>> _told(500_400_000), _told(1_600_000), _told(52_000)
+    ('500 MB', '2 MB', '52 KB')
+    """
+    return f"{nbytes / 1e6:,.0f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.0f} KB"
 
 
 def stepping(model: LanguageModel, ids: Tensor, tokens: int) -> Job:

@@ -11,7 +11,7 @@ class Row(NamedTuple):
     - name, what, by, threads: of which thing which part was done by whom, on how many threads.
     - rate in `unit`: work over time.
     - against, against_ms, ratio, bound: what it is held against, and the ratio of both times, wanted at most `bound`.
-      `holds` says whether it is; True where nothing is wanted.
+      `holds` says whether it is; None where nothing is wanted.
     - difference, tolerance: from the definition or from another implementation, before anything was timed. Where
       `right` is False nothing was, and the row has no time.
     - runs: that the least time is of.
@@ -29,7 +29,7 @@ class Row(NamedTuple):
     against_ms: float | None
     ratio: float | None
     bound: float | None
-    holds: bool
+    holds: bool | None
     difference: float | None
     tolerance: float | None
     right: bool
@@ -89,7 +89,7 @@ def measured(
         against_ms=None if against is None else 1e3 * against.seconds,
         ratio=ratio,
         bound=bound,
-        holds=bound is None or (ratio is not None and ratio <= bound),
+        holds=None if ratio is None or bound is None else ratio <= bound,
         difference=None if verdict is None else verdict.difference,
         tolerance=None if verdict is None else verdict.tolerance,
         right=True,
@@ -110,7 +110,5 @@ def absent(subject: Subject, reason: str) -> Row:
 
 def _untimed(subject: Subject, note: str, verdict: Verdict | None, *, right: bool) -> Row:
     difference, tolerance = (None, None) if verdict is None else verdict
-    nothing = dict.fromkeys(("time_ms", "rate", "unit", "against", "against_ms", "ratio", "bound"))
-    return Row(
-        *subject, **nothing, holds=right, difference=difference, tolerance=tolerance, right=right, runs=0, note=note
-    )
+    nothing = dict.fromkeys(("time_ms", "rate", "unit", "against", "against_ms", "ratio", "bound", "holds"))
+    return Row(*subject, **nothing, difference=difference, tolerance=tolerance, right=right, runs=0, note=note)

@@ -20,6 +20,7 @@ from lavagna.modules.steps import Steps
 # Times one copy of all states, and times the three passes over decays, writes and states that a scan of them can't do
 # without.
 FORWARD, BACKWARD, PASSES = 1.1, 2.2, 1.6
+OTHERS = ("mambapy",)
 # Channels whose definition in float64 is differentiated at once, for the memory that it takes.
 BLOCK = 256
 
@@ -34,7 +35,7 @@ class _Case(NamedTuple):
 
 
 def scan_rows(
-    *, steps: int = 4096, channels: int = 1024, keys: int = 16, rounds: int = 5, others: tuple[str, ...] = ("mambapy",)
+    *, steps: int = 4096, channels: int = 1024, keys: int = 16, rounds: int = 5, others: tuple[str, ...] = OTHERS
 ) -> Iterator[Row]:
     """The selective scan and the scan of given decays, b 1, float32, forward and backward, on one thread and on all.
 
