@@ -74,6 +74,18 @@ def test_gradients_of_gradients_are_the_derivative(name, way):
     assert gradgradcheck(function, given, fast_mode=True, **precision)
 
 
+@pytest.mark.parametrize("name", [name for name in SAMPLES if "::" in name])
+def test_derivatives_forward_of_a_kernel_are_refused_and_not_lost(name):
+    if library().functions is None:
+        pytest.skip(f"the CPU kernels are {library().level}")
+    function, given = SAMPLES[name](WAYS["whole"])
+    for values in ([x.detach() for x in given], given):
+        with pytest.raises(ValueError, match=r"no rule for (torch\.func|forward-mode derivatives)"):
+            torch.func.jvp(function, tuple(values), tuple(values))
+        with torch.autograd.forward_ad.dual_level(), pytest.raises(ValueError, match="no rule for forward-mode"):
+            function(*(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)) for x in values))
+
+
 class Onlooker(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))

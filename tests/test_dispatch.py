@@ -4,8 +4,10 @@ import math
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import lavagna as lv
+from lavagna import dispatch
 from lavagna.algebra import dense
 from transitions import EVERY_WAY, TRANSITIONS, Sizes, call, difference, leaves, unit
 
@@ -231,10 +233,37 @@ def _set(name: str, value):
     ],
 )
 def test_a_bad_call_gets_one_clear_line(change, message):
-    arguments = change()
-    with pytest.raises(ValueError, match=message) as caught:
-        lv.recur(*(arguments.pop(name) for name in ("a", "q", "k", "v")), arguments.pop("state", None), **arguments)
-    assert "\n" not in str(caught.value)
+    for _ in range(2):
+        arguments = change()
+        with pytest.raises(ValueError, match=message) as caught:
+            lv.recur(*(arguments.pop(name) for name in ("a", "q", "k", "v")), arguments.pop("state", None), **arguments)
+        assert "\n" not in str(caught.value)
+        # What fits is known from then on, and no bad call beside it.
+        lv.recur(*_bad().values())
+
+
+def test_of_calls_that_fit_only_so_many_are_kept(monkeypatch):
+    monkeypatch.setattr(dispatch, "MANY", 5)
+    dispatch._KNOWN.clear()
+    x = torch.ones(1, 12, 1, 2)
+    for steps in range(1, 13):
+        assert lv.recur(lv.identity(), *(x[:, :steps],) * 3).output.dtype == torch.float32
+    assert 0 < len(dispatch._KNOWN) <= 5
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_what_is_traced_is_not_known():
+    x, a = torch.ones(1, 3, 1, 2), lv.identity()
+    dispatch._KNOWN.clear()
+    with pytest.warns(DeprecationWarning):
+        torch.jit.trace(lambda x: lv.recur(lv.identity(), x, x, x).output, (x,), check_trace=False)
+    torch.compile(lambda x: lv.recur(a, x, x, x).output, backend="eager", fullgraph=True)(x)
+    with FakeTensorMode() as mode:
+        lv.recur(lv.identity(), *(mode.from_tensor(x),) * 3)
+    assert not dispatch._KNOWN
+    for transform in (torch.func.grad, torch.func.vmap):
+        transform(lambda x: lv.recur(lv.identity(), *(x.reshape(1, -1, 1, 1),) * 3).output.sum())(torch.ones(2))
+    assert all(type(n) is int for facts in dispatch._KNOWN for one in facts if one is not None for n in one[1])
 
 
 @pytest.mark.parametrize("offsets", [[1, 7], [0, 5], [0, 5, 3, 7], [], [0, 8], torch.tensor([0.0, 7.0]), [False, 7]])

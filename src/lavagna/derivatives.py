@@ -6,20 +6,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# What is no subclass of a tensor, nor stands for one.
-PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), bool, int, float))
+from lavagna.facts import PLAIN
+
+VALUES = PLAIN | {bool, int, float}
 
 
 def beyond_backward() -> str | None:
     """The name of what is being computed that operators with a backward pass alone have no rule for, or None."""
     if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
         return "torch.func"
-    return "forward-mode derivatives" if torch.autograd.forward_ad._current_level >= 0 else None
+    return "forward-mode derivatives" if forward_mode() else None
+
+
+def forward_mode() -> bool:
+    """Whether derivatives are carried forward, by `torch.func` too."""
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 def only_values(given: Sequence[Any]) -> bool:
     """Whether nothing is wanted of an operator on these but numbers: no gradient, no trace, and nobody looks on."""
-    if torch.compiler.is_compiling() or not PLAIN.issuperset(map(type, given)):
+    if torch.compiler.is_compiling() or not VALUES.issuperset(map(type, given)):
         return False
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given):
         return False

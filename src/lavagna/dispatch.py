@@ -9,6 +9,7 @@ from torch import Tensor
 from lavagna import kernels
 from lavagna.algebra.transition import Transition
 from lavagna.autocast import without_autocast
+from lavagna.facts import Facts, facts, plain
 from lavagna.forms import FORMS
 from lavagna.forms.call import Fold, Inputs, call
 from lavagna.packing import as_mask, as_offsets
@@ -22,6 +23,9 @@ FEW = 3
 # Numbers of a head's memory up to which a chunk's triangle of scores costs more than the memories themselves: one decay
 # per channel needs log2(chunk) products in place of one, so it pays later.
 NARROW, NARROW_DIAGONAL = 16, 64
+# Calls that fit, by what their tensors are, with the dtype of their sums, and how many are kept.
+_KNOWN: dict[Facts, torch.dtype] = {}
+MANY = 1024
 # Numbers of a step, all rows and heads together, from which on a CPU computes longer than it calls: 32 KB.
 CACHED = 8192
 
@@ -70,12 +74,11 @@ def recur(
     True
     """
     _check_options(form, backend, chunk, read)
-    _check(a, q, k, v, state)
+    dtype = _checked(a, q, k, v, state)
     batch, steps = q.shape[:2]
     real = None if mask is None else as_mask("recur", mask, batch, steps)
     offsets = None if cu_seqlens is None else as_offsets("recur", cu_seqlens, batch, steps)
     with without_autocast(q):
-        dtype = _dtype(a, q, k, v, state)
         start = _start(state, batch if offsets is None else len(offsets) - 1, k, v, dtype)
         kernel = _kernel(form, backend, chunk, a, q, k, v)
         if kernel is None:
@@ -83,7 +86,8 @@ def recur(
             output, last = call(fold, a, q, k, v, start, real=real, offsets=offsets)
         else:
             output, last = kernel.run(a, q, k, v, start, read=read, real=real, offsets=offsets)
-    return Result(output.to(dtype if dtype.is_complex else q.dtype), last)
+    wanted = dtype if dtype.is_complex else q.dtype
+    return Result(output if output.dtype == wanted else output.to(wanted), last)
 
 
 def _check_options(form: str, backend: str, chunk: int | None, read: str) -> None:
@@ -176,7 +180,22 @@ def _start(state: Tensor | None, rows: int, k: Tensor, v: Tensor, dtype: torch.d
             f"recur: state must be (b, h, v, k) = {wanted}, one row a sequence and h the heads of v, but came as "
             f"{tuple(state.shape)}."
         )
-    return state.to(dtype)
+    return state if state.dtype == dtype else state.to(dtype)
+
+
+def _checked(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> torch.dtype:
+    """The dtype of all sums; raises ValueError on what doesn't fit. A step takes less time than to find out anew."""
+    given = (q, k, v, state, a.log_decay, a.step, a.left, a.right, a.beta) if isinstance(a, Transition) else (a,)
+    key = facts(given) if plain(given) else None
+    dtype = _KNOWN.get(key) if key else None
+    if dtype is None:
+        _check(a, q, k, v, state)
+        dtype = _dtype(a, q, k, v, state)
+    if key and key not in _KNOWN:
+        if len(_KNOWN) >= MANY:
+            _KNOWN.clear()
+        _KNOWN[key] = dtype
+    return dtype
 
 
 def _dtype(a: Transition, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> torch.dtype:

@@ -10,6 +10,7 @@ import lavagna as lv
 from by_hand import SAMPLES, WAYS
 from definition import held
 from lavagna.kernels.cpu.library import library
+from layouts import LAYOUTS, as_real
 from transitions import TRANSITIONS, Sizes, call, leaves
 
 if library().functions is None:
@@ -22,41 +23,7 @@ NOT_TAKEN = 0x4000
 OPERATORS = [name for name in SAMPLES if "::" in name]
 
 
-def sliced(x):
-    """Every second entry of each axis, from an odd place on."""
-    wide = x.new_full([2 * n + 1 for n in x.shape], torch.nan)
-    inner = wide[tuple(slice(1, None, 2) for _ in x.shape)]
-    return inner.copy_(x)
-
-
-def turned(x):
-    """The first axis lies side by side, the last far apart."""
-    axes = range(x.ndim)[::-1]
-    return x.permute(*axes).contiguous().permute(*axes)
-
-
-def spread(x):
-    """One entry of each axis but the last, for all of it."""
-    return x[(slice(0, 1),) * (x.ndim - 1)].expand(x.shape)
-
-
-def astray(x):
-    """A dense tensor that begins in the middle of a number."""
-    room = torch.zeros(x.numel() * x.element_size() + 1, dtype=torch.uint8)
-    room[1:] = as_real(x).contiguous().flatten().view(torch.uint8)
-    return torch.frombuffer(memoryview(room.numpy()), dtype=x.dtype, offset=1).view(x.shape)
-
-
-def marked(x):
-    """A tensor whose sign, or that of its imaginary part, is a mark and not in memory."""
-    return x.conj_physical().conj() if x.is_complex() else torch.complex(torch.zeros_like(x), -x).conj().imag
-
-
-def as_real(x):
-    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-
-
-@pytest.mark.parametrize("layout", [sliced, turned, spread, astray, marked])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("way", ["whole", "both"])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_view_gives_the_numbers_and_gradients_of_its_copy(name, layout, way):

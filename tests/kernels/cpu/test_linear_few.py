@@ -98,7 +98,7 @@ def test_quantized_weights_are_off_by_half_a_step_at_most():
 def test_the_operator_is_what_it_says(kind):
     x, weight, scale, bias = made(kind, 2, 6, 20)
     leaves = [part.requires_grad_() for part in (x, weight, bias) if part.is_floating_point()]
-    torch.library.opcheck(module._OPERATOR, (x, weight, bias, scale))
+    torch.library.opcheck(module._FORWARD, (x, weight, bias, scale))
     grads = torch.autograd.grad(linear_few(x, weight, bias, scale).float().square().sum(), leaves)
     full = weight.float() if scale is None else weight * scale[:, None]
     right = torch.autograd.grad((x.float() @ full.T + bias).square().sum(), leaves)
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_said():
         ((x, weight, bias[:3], scale), r"must be \(n,\)"),
     ):
         with pytest.raises(ValueError, match=words):
-            module._OPERATOR(*given)
+            module._FORWARD(*given)
     assert fits(x, weight.float(), bias) and not fits(x.double(), weight.double())
     assert not fits(x.repeat(5, 1), weight.float()) and not fits(x.bfloat16(), weight.float())
 

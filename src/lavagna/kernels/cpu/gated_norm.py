@@ -15,18 +15,16 @@ from lavagna.derivatives import apart, gradients_again
 from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     OPERATORS,
-    call,
+    Block,
     differentiable,
-    direct,
+    each_flat,
     flat,
-    packed,
     pointer,
-    register,
     threads,
     wide_of,
     written,
 )
-from lavagna.kernels.cpu.prepared import Call, prepares
+from lavagna.kernels.cpu.planned import New, Operator
 
 # Rows of a task: by the shape alone, since the gradient of weights is summed in each of them.
 CHUNK = 64
@@ -43,16 +41,28 @@ def _known(x: Tensor) -> Tensor:
     return flat(x, x.dtype if x.dtype in ELEMENTS else torch.float32)
 
 
-def _block(x, gate, weight, eps, width, gated, pointers: tuple[int, ...]) -> tuple[int, ...]:
-    """A call as the kernel reads it, of tensors as it reads them, x as y is."""
+def _settled(x, gate, weight, *options):
+    """Tensors as the kernel reads them: x in the dtype of y."""
+    wide = wide_of(x, gate, weight)
+    x, gate = (None if part is None else _known(part.to(written(part.dtype, wide))) for part in (x, gate))
+    return x, gate, *each_flat(weight, dtype=wide), *options
+
+
+def _room(x, gate, weight, eps, width, gated):
+    return (New(x.shape, written(x.dtype, wide_of(x, gate, weight))),)
+
+
+def _block(x, gate, weight, eps, width, gated, pointers: tuple[Tensor | None, ...]) -> Block | None:
+    """A call as the kernel reads it, of tensors as it reads them."""
+    if not x.numel():
+        return None
     wide, rows = wide_of(x, gate, weight), x.numel() // width
     groups = 1 if weight is None else weight.numel() // width
     return (
         *(rows, width, groups, _chunk(groups), threads(x.numel())),
         *(ELEMENTS[wide][0], ELEMENTS[x.dtype][0], 0 if gate is None else ELEMENTS[gate.dtype][0], gated),
         *struct.unpack("q", struct.pack("d", eps)),
-        *(pointer(part) for part in (x, gate, weight)),
-        *pointers,
+        *(pointer(part) for part in (x, gate, weight, *pointers)),
     )
 
 
@@ -60,51 +70,32 @@ def _chunk(groups):
     return -(-CHUNK // groups) * groups
 
 
-def _operands(x, gate, weight):
-    """Tensors as the kernel reads them: x in the dtype of y."""
-    wide = wide_of(x, gate, weight)
-    x = _known(x.to(written(x.dtype, wide)))
-    gate = None if gate is None else _known(gate.to(written(gate.dtype, wide)))
-    return x, gate, None if weight is None else flat(weight, wide)
+def _forward(made, x, gate, weight, eps, width, gated):
+    return _block(x, gate, weight, eps, width, gated, (*made, None, None, None, None))
 
 
-def _forward(x, gate, weight, eps, width, gated):
-    y = _room(x, gate, weight, eps, width, gated)
-    x, gate, weight = _operands(x, gate, weight)
-    if x.numel():
-        call("gated_norm", _block(x, gate, weight, eps, width, gated, (pointer(y), 0, 0, 0, 0)))
-    return y
-
-
-def _room(x, gate, weight, eps, width, gated):
-    return torch.empty(x.shape, dtype=written(x.dtype, wide_of(x, gate, weight)))
-
-
-def _backward(d_y, x, gate, weight, eps, width, gated, wanted):
-    made = _room_back(d_y, x, gate, weight, eps, width, gated, wanted)
-    x, gate, weight = _operands(x, gate, weight)
-    d_y = flat(d_y, x.dtype)
-    if x.numel():
-        pointers = (0, pointer(d_y), *(pointer(part) for part in made))
-        call("gated_norm_backward", _block(x, gate, weight, eps, width, gated, pointers))
-    return made[0], made[1], made[2].sum(0)
+def _settled_back(d_y, x, gate, weight, *options):
+    incoming = flat(d_y, written(x.dtype, wide_of(x, gate, weight)))
+    return incoming, *_settled(x, gate, weight, *options)
 
 
 def _room_back(d_y, x, gate, weight, eps, width, gated, wanted):
     wide = wide_of(x, gate, weight)
-    nothing = torch.empty(0, dtype=wide)
     groups = 1 if weight is None else weight.numel() // width
     chunks = -(-(x.numel() // width) // _chunk(groups))
     return (
-        torch.empty(x.shape, dtype=written(x.dtype, wide)) if wanted[0] else nothing,
-        torch.empty(gate.shape, dtype=written(gate.dtype, wide)) if gate is not None and wanted[1] else nothing,
-        torch.empty((chunks, weight.numel()), dtype=wide) if weight is not None and wanted[2] else nothing[None],
+        New(x.shape, written(x.dtype, wide)) if wanted[0] else None,
+        New(gate.shape, written(gate.dtype, wide)) if gate is not None and wanted[1] else None,
+        New((chunks, weight.numel()), wide) if weight is not None and wanted[2] else None,
     )
 
 
-def _shapes_back(*given):
-    d_x, d_gate, d_weight = _room_back(*given)
-    return d_x, d_gate, d_weight.sum(0)
+def _backward(made, d_y, x, gate, weight, eps, width, gated, wanted):
+    return _block(x, gate, weight, eps, width, gated, (None, d_y, *made))
+
+
+def _summed(d_x, d_gate, d_weight):
+    return d_x, d_gate, None if d_weight is None else d_weight.sum(0)
 
 
 def _remember(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -143,22 +134,10 @@ def normed(x: Tensor, gate: Tensor | None, weight: Tensor | None, eps: float, wi
     return y * bent if bent is not None and gated == 1 else y
 
 
-_FORWARD = register("gated_norm", _forward, _room)
-_RUN = direct(_FORWARD, _forward)
-_BACKWARD = register("gated_norm_backward", _backward, _shapes_back)
+_RUN = Operator("gated_norm", settle=_settled, room=_room, block=_forward, results=lambda y: y)
+_FORWARD = _RUN.operator
+_BACKWARD = Operator("gated_norm_backward", settle=_settled_back, room=_room_back, block=_backward, results=_summed)
 differentiable("gated_norm", _differentiate, _remember)
-
-
-@prepares(_FORWARD)
-def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
-    *tensors, eps, width, gated = arguments
-    ready = all(own is part for own, part in zip(_operands(*tensors), tensors, strict=True))
-    if not ready or not tensors[0].numel():
-        return None
-    x, gate, weight = tensors
-    return Call(
-        "lavagna_gated_norm", packed(_block(x, gate, weight, eps, width, gated, (pointer(made[0]), 0, 0, 0, 0)))
-    )
 
 
 def gated_norm(

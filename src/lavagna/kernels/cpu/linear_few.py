@@ -13,14 +13,15 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     LIBRARY,
     OPERATORS,
-    call,
+    Block,
     differentiable,
-    direct,
+    each_flat,
     flat,
     packed,
     pointer,
     register,
 )
+from lavagna.kernels.cpu.planned import New, Operator
 from lavagna.kernels.cpu.prepared import Call, prepares
 
 # Dtypes of x and bias; bytes of a weight.
@@ -37,36 +38,22 @@ OPERATORS.define(
 )
 
 
-def _linear_few(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
-    return _into(x, weight, bias, scale, out=_shape(x, weight, bias, scale))
+def _settled(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None):
+    rows = weight.ndim == 2 and not weight.is_neg() and (weight.stride(1) == 1 or weight.shape[1] <= 1)
+    return flat(x), weight if rows else flat(weight), *each_flat(bias, scale)
 
 
 def _into(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None, *, out: Tensor) -> Tensor:
-    x, bias, scale = (
-        flat(x),
-        None if bias is None else flat(bias),
-        None if scale is None else flat(scale),
-    )
-    if weight.is_neg() or (weight.stride(1) != 1 and weight.shape[1] > 1):
-        weight = flat(weight)
-    if out.is_contiguous():
-        call("linear_few", _block(x, weight, bias, scale, out))
-        return out
-    return out.copy_(_linear_few(x, weight, bias, scale))
-
-
-def _checked(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None, *, out: Tensor):
-    wanted = _shape(x, weight, bias, scale)
-    if out.shape != wanted.shape or out.dtype != wanted.dtype:
+    y = _RUN(x, weight, bias, scale)
+    if out.shape != y.shape or out.dtype != y.dtype:
         raise ValueError(
-            f"linear_few: out must be {wanted.dtype} {tuple(wanted.shape)}, but came as {out.dtype} {tuple(out.shape)}."
+            f"linear_few: out must be {y.dtype} {tuple(y.shape)}, but came as {out.dtype} {tuple(out.shape)}."
         )
-    return _into(x, weight, bias, scale, out=out)
+    return out.copy_(y)
 
 
-def _block(x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, out: Tensor) -> tuple[int, ...]:
-    """What the kernel is given: dense tensors, and where to write."""
-    rows, columns = weight.shape
+def _block(made: tuple[Tensor, ...], x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None) -> Block:
+    (out,), (rows, columns) = made, weight.shape
     threads = torch.get_num_threads() if weight.numel() * weight.element_size() >= WORTH else 1
     return (
         *(out.numel() // rows if rows else 0, columns, rows, weight.stride(0), WEIGHTS[weight.dtype], threads),
@@ -75,8 +62,8 @@ def _block(x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None,
     )
 
 
-def _shape(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
-    """Room for what the operator returns; raises ValueError on what it can't take."""
+def _room(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None) -> tuple[New]:
+    """Raises ValueError on what the operator can't take."""
     named = {"x": x, "weight": weight, "bias": bias, "scale": scale}
     came = ", ".join(f"{name} {part.dtype} {tuple(part.shape)}" for name, part in named.items() if part is not None)
     if x.ndim < 1 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
@@ -90,7 +77,7 @@ def _shape(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor 
         raise ValueError(f"linear_few: int8 weights, and no others, have float32 scales (n,), but came as {came}.")
     if any(part is not None and part.shape != weight.shape[:1] for part in (bias, scale)):
         raise ValueError(f"linear_few: bias and scale must be (n,), but came as {came}.")
-    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+    return (New((*x.shape[:-1], weight.shape[0]), x.dtype),)
 
 
 def _shape_into(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None, *, out: Tensor):
@@ -113,9 +100,9 @@ def _differentiate(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | 
     return (gradient.float() @ full.float()).to(x.dtype), d_weight, d_bias, None
 
 
-_OPERATOR = register("linear_few", _linear_few, _shape)
-_RUN = direct(_OPERATOR, _linear_few)
-_OUT = register("linear_few.out", _checked, _shape_into)
+_RUN = Operator("linear_few", settle=_settled, room=_room, block=_block, results=lambda y: y)
+_FORWARD = _RUN.operator
+_OUT = register("linear_few.out", _into, _shape_into)
 differentiable("linear_few", _differentiate, _remember)
 
 
@@ -131,22 +118,13 @@ def fits(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     )
 
 
-@prepares(_OPERATOR)
-def _prepared_few(
-    made: tuple[Tensor, ...], x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None
-) -> Call | None:
-    (out,) = made
-    dense = all(part is None or (part.is_contiguous() and not part.is_neg()) for part in (x, weight, bias, scale, out))
-    return Call("lavagna_linear_few", packed(_block(x, weight, bias, scale, out))) if dense else None
-
-
 @prepares(torch.ops.aten.linear.default)
 def _prepared(made: tuple[Tensor, ...], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call | None:
     (out,) = made
     dense = x.is_contiguous() and out.is_contiguous() and weight.stride(1) == 1
     if not dense or not fits(x, weight, bias):
         return None
-    return Call("lavagna_linear_few", packed(_block(x, weight, bias, None, out)))
+    return Call("lavagna_linear_few", packed(_block(made, x, weight, bias, None)))
 
 
 @prepares(torch.ops.aten.mm.default)

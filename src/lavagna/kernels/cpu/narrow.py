@@ -7,7 +7,7 @@ sums over what all heads share.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,22 +17,19 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
-    as_they_lie,
-    call,
+    Block,
     dense,
-    direct,
+    each_dense,
+    each_flat,
     flat,
-    in_large_pages,
     operand,
-    packed,
     pieces,
     pointer,
-    register,
     threads,
     vector_bytes,
     written,
 )
-from lavagna.kernels.cpu.prepared import Call, prepares
+from lavagna.kernels.cpu.planned import New, Operator
 
 # Numbers of a head's memory up to which, and heads from which on, a vector is filled sooner by neighboring heads.
 NARROW, FEW = 128, 8
@@ -120,67 +117,51 @@ def _constant(log_decay: Tensor | None) -> bool | torch.SymBool:
 def _block(
     sizes: Sizes,
     operands: Sequence[Tensor | None],
-    state: Tensor,
+    wide: torch.dtype,
     mask: Tensor | None,
     offsets: Tensor | None,
     before: bool,
     element: int,
-    *rest: int,
-) -> list[int]:
+    pointers: Sequence[Tensor | None],
+) -> Block:
     """A call as the kernel reads it; `operands` dense: q, k, v, log_decay, step, beta and the gradient of reads."""
     q, k, v, log_decay, *_ = operands
     assert q is not None and k is not None and v is not None
-    wide, is_complex = ELEMENTS[state.dtype]
-    block = [*sizes, wide, is_complex, element, int(before), int(_shared(q, k, v)), int(_constant(log_decay))]
-    block += [pointer(offsets), pointer(mask)]
+    block: list[int | Tensor] = [*sizes, *ELEMENTS[wide], element, int(before)]
+    block += [int(_shared(q, k, v)), int(_constant(log_decay)), pointer(offsets), pointer(mask)]
     for x in operands:
         block += NOTHING if x is None else operand(x, sizes.heads)
-    return [*block, *rest]
+    return [*block, *(pointer(x) for x in pointers)]
 
 
-def _forward_block(operands, state, mask, offsets, before, made) -> list[int]:
-    output, last, kept = made
-    _, k, v, log_decay, *_ = operands
-    sizes = Sizes.of(k, v, log_decay, offsets, state.dtype, back=False)
-    rest = (pointer(state), pointer(last), pointer(output), pointer(kept), *(0,) * 8)
-    element = ELEMENTS[output.dtype][0]
-    return _block(sizes, (*operands, None), state, mask, offsets, before, element, *rest)
-
-
-def _forward(q, k, v, log_decay, step, beta, state, mask, offsets, before, keep):
-    operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, beta))
-    state, mask = flat(state), None if mask is None else mask.contiguous()
-    made = in_large_pages(_room(q, k, v, log_decay, step, beta, state, mask, offsets, before, keep))
-    call("narrow", _forward_block(operands, state, mask, offsets, before, made))
-    return made
+def _settled(q, k, v, log_decay, step, beta, state, mask, offsets, *options):
+    operands = each_dense(q, k, v, log_decay, step, beta)
+    return (*operands, *each_flat(state, mask, offsets), *options)
 
 
 def _room(q, k, v, log_decay, step, beta, state, mask, offsets, before, keep):
-    """Room for what the operator returns; zeros where a masked step writes nothing."""
-    wide = state.dtype
-    sizes = Sizes.of(k, v, log_decay, offsets, wide, back=False)
-    output = (torch.empty if mask is None else torch.zeros)(v.shape, dtype=written(v.dtype, wide))
-    kept = torch.empty(sizes.kept(offsets is not None), dtype=wide) if keep else None
-    return output, torch.empty(state.shape, dtype=wide), kept
+    wide, masked = state.dtype, mask is not None
+    kept = Sizes.of(k, v, log_decay, offsets, wide, back=False).kept(offsets is not None) if keep else None
+    output = New(v.shape, written(v.dtype, wide), masked)
+    return output, New(state.shape, wide), None if kept is None else New(kept, wide)
 
 
-def _backward(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, kept, before, wanted):
-    operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, beta, d_output))
-    d_last, mask = flat(d_last), None if mask is None else mask.contiguous()
-    made = in_large_pages(
-        _room_back(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, kept, before, wanted)
-    )
-    sizes = Sizes.of(k, v, log_decay, offsets, d_last.dtype, back=True)
-    rest = (0, 0, 0, pointer(kept), pointer(d_last), *(pointer(x) for x in made))
-    call("narrow_backward", _block(sizes, operands, d_last, mask, offsets, before, 0, *rest))
-    # Those of shared keys came once for each share of the heads.
-    return tuple(x.sum(0) if x.ndim == 5 else x for x in made)
+def _forward(made, q, k, v, log_decay, step, beta, state, mask, offsets, before, keep):
+    output, last, kept = made
+    sizes = Sizes.of(k, v, log_decay, offsets, state.dtype, back=False)
+    operands, element = (q, k, v, log_decay, step, beta, None), ELEMENTS[output.dtype][0]
+    pointers = (state, last, output, kept, *(None,) * 8)
+    return _block(sizes, operands, state.dtype, mask, offsets, before, element, pointers)
+
+
+def _settled_back(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, *rest):
+    operands = each_dense(q, k, v, log_decay, step, beta)
+    return (dense(d_output), flat(d_last), *operands, *each_flat(mask, offsets), *rest)
 
 
 def _room_back(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, kept, before, wanted):
-    wide = d_last.dtype
+    wide, masked = d_last.dtype, mask is not None
     sizes = Sizes.of(k, v, log_decay, offsets, wide, back=True)
-    room = torch.empty if mask is None else torch.zeros
     keys = (*v.shape[:3], sizes.keys)
     if _shared(q, k, v):
         keys = (sizes.shares(wide), *v.shape[:2], 1, sizes.keys)
@@ -188,21 +169,22 @@ def _room_back(d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, 
     if _constant(log_decay):
         log_decays = (sizes.rows, 1, sizes.heads, sizes.decays)
     shapes = (keys, keys, v.shape, log_decays, *((*v.shape[:3], 1),) * 2, d_last.shape)
-    return tuple(room(shape if want else (0,), dtype=wide) for shape, want in zip(shapes, wanted, strict=True))
+    return tuple(New(shape, wide, masked) if want else None for shape, want in zip(shapes, wanted, strict=True))
 
 
-def _shapes_back(*given):
-    return tuple(x[0] if x.ndim == 5 else x for x in _room_back(*given))
+def _backward(made, d_output, d_last, q, k, v, log_decay, step, beta, mask, offsets, kept, before, wanted):
+    sizes = Sizes.of(k, v, log_decay, offsets, d_last.dtype, back=True)
+    operands, pointers = (q, k, v, log_decay, step, beta, d_output), (None, None, None, kept, d_last, *made)
+    return _block(sizes, operands, d_last.dtype, mask, offsets, before, 0, pointers)
 
 
-FORWARD = register("narrow_recurrence", _forward, _room)
-RUN = direct(FORWARD, _forward)
-BACKWARD = register("narrow_recurrence_backward", _backward, _shapes_back)
+def _summed(*made):
+    """Those of shared keys came once for each share of the heads."""
+    return tuple(x.sum(0) if x is not None and x.ndim == 5 else x for x in made)
 
 
-@prepares(FORWARD, in_place={1: 6})
-def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
-    *operands, state, mask, offsets, before, keep = arguments
-    if not as_they_lie(operands, (state,), state.dtype, mask, offsets, keep):
-        return None
-    return Call("lavagna_narrow", packed(_forward_block(tuple(operands), state, mask, offsets, before, made)))
+RUN = Operator("narrow_recurrence", settle=_settled, room=_room, block=_forward, in_place={1: 6})
+FORWARD = RUN.operator
+BACKWARD = Operator(
+    "narrow_recurrence_backward", settle=_settled_back, room=_room_back, block=_backward, results=_summed
+)

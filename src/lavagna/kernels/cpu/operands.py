@@ -1,6 +1,7 @@
 """What the kernels' operators have in common: the library, their registration, tensors as kernels read them."""
 
-import struct
+import ctypes
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, wraps
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lavagna.derivatives import only_values
+from lavagna.derivatives import forward_mode, only_values
 from lavagna.kernels.cpu.library import library
 
 # Loaded once, when the module is: a compiler that traces a call finds a constant.
@@ -27,6 +28,8 @@ ELEMENTS = {
 WORTH = 1 << 17
 # Bytes of a new block from which on large pages are asked for.
 LARGE = 1 << 22
+# A call as a kernel reads it is one block of whole numbers. Until it is packed, tensors in it stand for where they lie.
+Block = Sequence[int | Tensor]
 # What stands in a block for a tensor that is not there.
 NOTHING = (0, 0, 0, 0, 1, 0, 0)
 
@@ -43,18 +46,29 @@ def register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any])
 
 
 def _here(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    # The dispatcher looks for one device only among those of its own operators.
+    # The dispatcher looks for one device only among those of its own operators, and takes derivatives forward of others
+    # for zeros.
     @wraps(function)
     def here(*given: Any, **options: Any) -> Any:
         for x in given:
-            if isinstance(x, Tensor) and x.device.type != "cpu":
-                raise ValueError(
-                    f"{name}: the kernel reads the memory of a CPU, but a tensor {tuple(x.shape)} is on {x.device}. "
-                    "Move all to one device."
-                )
+            if isinstance(x, Tensor):
+                on_cpu(name, x.shape, x.device)
+        if forward_mode():
+            raise ValueError(
+                f"{name}: the kernel has no rule for forward-mode derivatives. Use torch's forms, backend='torch'."
+            )
         return function(*given, **options)
 
     return here
+
+
+def on_cpu(name: str, shape: torch.Size, device: torch.device) -> None:
+    """Raises ValueError, naming the operator, where a tensor is on another device."""
+    if device.type != "cpu":
+        raise ValueError(
+            f"{name}: the kernel reads the memory of a CPU, but a tensor {tuple(shape)} is on {device}. "
+            "Move all to one device."
+        )
 
 
 def _filled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,9 +155,19 @@ def flat(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     )
 
 
-def operand(x: Tensor, heads: int = 1) -> tuple[int, ...]:
+def each_dense(*parts: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Every tensor that is there, dense."""
+    return tuple(None if x is None else dense(x) for x in parts)
+
+
+def each_flat(*parts: Tensor | None, dtype: torch.dtype | None = None) -> tuple[Tensor | None, ...]:
+    """Every tensor that is there, flat, in its dtype or another."""
+    return tuple(None if x is None else flat(x, dtype) for x in parts)
+
+
+def operand(x: Tensor, heads: int = 1) -> tuple[int | Tensor, ...]:
     """A dense tensor (b, t, n) or (b, t, h, n) in a block, with `heads` value heads; axes of one step are repeated."""
-    return x.data_ptr(), *_layout(x.shape, x.stride(), x.dtype, heads)
+    return x, *_layout(x.shape, x.stride(), x.dtype, heads)
 
 
 @lru_cache(1024)
@@ -157,40 +181,38 @@ def _layout(shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype, hea
     )
 
 
-def pointer(x: Tensor | None) -> int:
-    """Where a tensor lies; 0 where there is none, or nothing in it."""
-    return 0 if x is None else x.data_ptr()
+def pointer(x: Tensor | None) -> int | Tensor:
+    """Where a tensor lies, in a block; 0 where there is none."""
+    return 0 if x is None else x
 
 
-def call(function: str, block: Sequence[int]) -> None:
+def packed(block: Block) -> bytes:
+    """A call as a kernel reads it: 64-bit integers."""
+    return array("q", [x.data_ptr() if isinstance(x, Tensor) else x for x in block]).tobytes()
+
+
+def call(name: str, block: Block) -> None:
     """Call a kernel by its name without `lavagna_`. Raises RuntimeError where there are no kernels."""
+    function(name)(packed(block))
+
+
+def function(name: str) -> Callable[[bytes | int], None]:
+    """A kernel by its name without `lavagna_`, called with a packed block or where one lies.
+
+    Raises RuntimeError where there are no kernels.
+    """
     if LIBRARY.functions is None:
-        raise RuntimeError(f"{function}: the CPU kernels are {LIBRARY.level}; torch must serve.")
-    getattr(LIBRARY.functions, f"lavagna_{function}")(packed(block))
+        raise RuntimeError(f"{name}: the CPU kernels are {LIBRARY.level}; torch must serve.")
+    found = getattr(LIBRARY.functions, f"lavagna_{name}")
+    found.argtypes, found.restype = (ctypes.c_void_p,), None
+    return found
 
 
-def in_large_pages(made: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
-    """The same new tensors, nothing in them touched yet, in large pages where they are large."""
+def in_large_pages(made: Iterable[Tensor | None]) -> None:
+    """Ask for large pages for new tensors that are large, nothing in them touched yet."""
     for x in made:
         if x is not None and x.nbytes >= LARGE:
-            call("large_pages", (x.data_ptr(), x.nbytes))
-    return made
-
-
-def packed(block: Sequence[int]) -> bytes:
-    """A call as a kernel reads it: 64-bit integers."""
-    return struct.pack(f"{len(block)}q", *block)
-
-
-def as_they_lie(
-    dense_ones: Iterable[Tensor | None], flat_ones: Iterable[Tensor | None], wide: torch.dtype, *others: object
-) -> bool:
-    """Whether a kernel reads these tensors themselves, the flat ones in a dtype, and there are no others, or False."""
-    return (
-        all(x is None or x is False for x in others)
-        and all(x is None or dense(x) is x for x in dense_ones)
-        and all(x is None or flat(x, wide) is x for x in flat_ones)
-    )
+            call("large_pages", (x, x.nbytes))
 
 
 def arrived(incoming: Iterable[Tensor | None], wide: torch.dtype, *shapes: torch.Size) -> list[Tensor]:

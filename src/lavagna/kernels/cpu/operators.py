@@ -5,7 +5,7 @@ does, then what its backward pass needs: what each step wrote or found, and the 
 `erase` is beta where `decayed`, else left; without `right` the key itself is erased along.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,22 +14,19 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
-    as_they_lie,
-    call,
+    Block,
     dense,
-    direct,
+    each_dense,
+    each_flat,
     flat,
-    in_large_pages,
     operand,
-    packed,
     pieces,
     pointer,
-    register,
     threads,
     vector_bytes,
     written,
 )
-from lavagna.kernels.cpu.prepared import Call, prepares
+from lavagna.kernels.cpu.planned import New, Operator
 
 # Steps of a segment at most, and numbers of its rows of keys: what stays in the second cache with a segment's states.
 LONGEST, NUMBERS = 64, 8192
@@ -94,91 +91,74 @@ def _block(
     offsets: Tensor | None,
     decayed: bool,
     before: bool,
-    rest: tuple[int, ...],
-) -> list[int]:
-    """A call as the kernel reads it, by the dtype of the reads that it writes, or of sums; `operands` dense."""
-    block = [*sizes, *ELEMENTS[written], int(before), int(decayed), pointer(offsets), pointer(mask)]
+) -> Block:
+    """What a call's block begins with, by the dtype of the reads that it writes, or of sums; `operands` dense."""
+    block: list[int | Tensor] = [*sizes, *ELEMENTS[written], int(before), int(decayed), pointer(offsets), pointer(mask)]
     for x in operands:
         block += NOTHING if x is None else operand(x, sizes.heads)
-    block += rest
     return block
 
 
-def _recurrence(q, k, v, log_decay, step, erase, right, state, mask, offsets, decayed, before, keep):
-    operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, erase, right))
-    state, mask = flat(state), None if mask is None else mask.contiguous()
-    made = in_large_pages(_room(k, v, log_decay, erase, state, mask, offsets, keep))
-    call("recurrence", _forward_block(operands, state, mask, offsets, decayed, before, made))
-    return made
+def _settled(q, k, v, log_decay, step, erase, right, state, mask, offsets, *options):
+    operands = each_dense(q, k, v, log_decay, step, erase, right)
+    return (*operands, *each_flat(state, mask, offsets), *options)
 
 
-def _forward_block(operands, state, mask, offsets, decayed, before, made) -> list[int]:
-    output, last, found, kept = made
-    _, k, v, log_decay, *_ = operands
-    sizes = Sizes.of(k, v, log_decay, offsets)
-    if sizes.threads > 1:
-        sizes = sizes.divided(2 * sizes.threads)
-    rest = (pointer(state), pointer(last), pointer(output), pointer(found), pointer(kept), *NOTHING, *(0,) * 8)
-    return _block(sizes, output.dtype, operands, mask, offsets, decayed, before, rest)
-
-
-def _room(k, v, log_decay, erase, state, mask, offsets, keep):
-    """Room for what the operator returns; zeros where a masked step writes nothing."""
-    wide, room = state.dtype, torch.empty_like if mask is None else torch.zeros_like
-    output = room(v, dtype=written(v.dtype, wide), memory_format=torch.contiguous_format)
-    last, found, kept = torch.empty_like(state, memory_format=torch.contiguous_format), None, None
-    if keep:
-        kept = torch.empty(Sizes.of(k, v, log_decay, offsets).kept(wide, offsets is not None), dtype=wide)
-        found = None if erase is None else room(output, dtype=wide)
-    return output, last, found, kept
-
-
-def _backward(d_output, d_last, q, k, v, log_decay, step, erase, right, mask, offsets, found, kept, decayed, before):
-    operands = tuple(None if x is None else dense(x) for x in (q, k, v, log_decay, step, erase, right))
-    d_output, d_last = dense(d_output), flat(d_last)
-    mask = None if mask is None else mask.contiguous()
-    made = in_large_pages(_room_back(k, v, log_decay, erase, right, mask, offsets, d_last, decayed))
-    sizes = Sizes.of(k, v, log_decay, offsets).divided(PARTS)
-    rest = (0, 0, 0, pointer(found), pointer(kept), *operand(d_output, sizes.heads), d_last.data_ptr())
-    rest += tuple(pointer(x) for x in made)
-    call("recurrence_backward", _block(sizes, d_last.dtype, operands, mask, offsets, decayed, before, rest))
-    # Those of keys came once for each part of the values.
-    return tuple(x if x.ndim < 5 else x[0] if x.shape[0] == 1 else x.sum(0) for x in made)
-
-
-def _room_back(k, v, log_decay, erase, right, mask, offsets, d_last, decayed):
-    sizes, wide = Sizes.of(k, v, log_decay, offsets).divided(PARTS), d_last.dtype
-    room = torch.empty if mask is None else torch.zeros
-    parts, nothing = (sizes.parts, *v.shape[:3]), torch.empty(0, dtype=wide)
+def _room(q, k, v, log_decay, step, erase, right, state, mask, offsets, decayed, before, keep):
+    wide, masked = state.dtype, mask is not None
+    kept = Sizes.of(k, v, log_decay, offsets).kept(wide, offsets is not None) if keep else None
     return (
-        room((*parts, sizes.keys), dtype=wide),
-        room((*parts, sizes.keys), dtype=wide),
-        room(v.shape, dtype=wide),
-        nothing if log_decay is None else room((*parts, sizes.decays), dtype=wide),
-        nothing if erase is None else room((*parts, 1 if decayed else sizes.keys), dtype=wide),
-        nothing if right is None else room((*parts, sizes.keys), dtype=wide),
-        torch.empty(d_last.shape, dtype=wide),
+        New(v.shape, written(v.dtype, wide), masked),
+        New(state.shape, wide),
+        New(v.shape, wide, masked) if keep and erase is not None else None,
+        None if kept is None else New(kept, wide),
     )
 
 
-def _shapes(q, k, v, log_decay, step, erase, right, state, mask, offsets, decayed, before, keep):
-    return _room(k, v, log_decay, erase, state, mask, offsets, keep)
+def _forward(made, q, k, v, log_decay, step, erase, right, state, mask, offsets, decayed, before, keep):
+    output, last, found, kept = made
+    sizes = Sizes.of(k, v, log_decay, offsets)
+    if sizes.threads > 1:
+        sizes = sizes.divided(2 * sizes.threads)
+    operands = (q, k, v, log_decay, step, erase, right)
+    pointers = (pointer(x) for x in (state, last, output, found, kept))
+    return (*_block(sizes, output.dtype, operands, mask, offsets, decayed, before), *pointers, *NOTHING, *(0,) * 8)
 
 
-def _shapes_back(d_output, d_last, q, k, v, log_decay, step, erase, right, mask, offsets, found, kept, decayed, before):
-    made = _room_back(k, v, log_decay, erase, right, mask, offsets, d_last, decayed)
-    return tuple(x[0] if x.ndim == 5 else x for x in made)
+def _settled_back(d_output, d_last, q, k, v, log_decay, step, erase, right, mask, offsets, *rest):
+    operands = each_dense(q, k, v, log_decay, step, erase, right)
+    return (dense(d_output), flat(d_last), *operands, *each_flat(mask, offsets), *rest)
 
 
-FORWARD = register("recurrence", _recurrence, _shapes)
-RUN = direct(FORWARD, _recurrence)
-BACKWARD = register("recurrence_backward", _backward, _shapes_back)
+def _room_back(d_output, d_last, q, k, v, log_decay, step, erase, right, mask, offsets, found, kept, decayed, before):
+    sizes, wide, masked = Sizes.of(k, v, log_decay, offsets).divided(PARTS), d_last.dtype, mask is not None
+    parts = (sizes.parts, *v.shape[:3])
+    erased = 1 if decayed else sizes.keys
+    return (
+        New((*parts, sizes.keys), wide, masked),
+        New((*parts, sizes.keys), wide, masked),
+        New(v.shape, wide, masked),
+        None if log_decay is None else New((*parts, sizes.decays), wide, masked),
+        None if erase is None else New((*parts, erased), wide, masked),
+        None if right is None else New((*parts, sizes.keys), wide, masked),
+        New(d_last.shape, wide),
+    )
 
 
-@prepares(FORWARD, in_place={1: 7})
-def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
-    *operands, state, mask, offsets, decayed, before, keep = arguments
-    if not as_they_lie(operands, (state,), state.dtype, mask, offsets, keep):
-        return None
-    block = _forward_block(tuple(operands), state, mask, offsets, decayed, before, made)
-    return Call("lavagna_recurrence", packed(block))
+def _backward(
+    made, d_output, d_last, q, k, v, log_decay, step, erase, right, mask, offsets, found, kept, decayed, before
+):
+    sizes = Sizes.of(k, v, log_decay, offsets).divided(PARTS)
+    block = _block(sizes, d_last.dtype, (q, k, v, log_decay, step, erase, right), mask, offsets, decayed, before)
+    pointers = (pointer(x) for x in (d_last, *made))
+    return (*block, 0, 0, 0, pointer(found), pointer(kept), *operand(d_output, sizes.heads), *pointers)
+
+
+def _summed(*made):
+    """Those of keys came once for each part of the values."""
+    return tuple(x if x is None or x.ndim < 5 else x[0] if x.shape[0] == 1 else x.sum(0) for x in made)
+
+
+RUN = Operator("recurrence", settle=_settled, room=_room, block=_forward, in_place={1: 7})
+FORWARD = RUN.operator
+BACKWARD = Operator("recurrence_backward", settle=_settled_back, room=_room_back, block=_backward, results=_summed)

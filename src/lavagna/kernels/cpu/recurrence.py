@@ -124,7 +124,7 @@ def describe() -> str:
 
 def lacks(a: Transition, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why the kernel can't serve a call, in a line, or None."""
-    if q.device.type != "cpu":
+    if not q.is_cpu:
         return f"the cpu backend's kernels read the memory of a CPU, but q is on {q.device}"
     if LIBRARY.functions is None:
         return f"the cpu backend's kernels are {LIBRARY.level}"

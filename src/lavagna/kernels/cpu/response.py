@@ -15,22 +15,18 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    Block,
     arrived,
-    as_they_lie,
-    call,
     dense,
     differentiable,
-    direct,
-    flat,
+    each_flat,
     operand,
-    packed,
     pieces,
     pointer,
-    register,
     threads,
     wide_of,
 )
-from lavagna.kernels.cpu.prepared import Call, prepares
+from lavagna.kernels.cpu.planned import New, Operator
 from lavagna.kernels.cpu.stepwise import stepwise
 
 # Steps of a segment, whose states stay in the nearest cache on the way back; channels of a task, as in the kernel.
@@ -65,67 +61,60 @@ class _Sizes(NamedTuple):
 
 
 def _block(
-    operands: Sequence[Tensor | None],
+    u: Tensor,
+    d_y: Tensor | None,
     system: Sequence[Tensor],
     mask: Tensor | None,
     offsets: Tensor | None,
-    rest: tuple,
-) -> tuple[int, ...]:
-    """A call as the kernel reads it; `operands` dense: u and the gradient of answers."""
-    u, a = operands[0], system[0]
-    assert u is not None
+    pointers: Sequence[Tensor | None],
+) -> Block:
+    """A call as the kernel reads it; u and the gradient of answers dense."""
+    a = system[0]
     return (
         *_Sizes.of(u, a, offsets),
         ELEMENTS[a.dtype][1],
         ELEMENTS[wide_of(u)][0],
         *(pointer(x) for x in (offsets, mask)),
-        *(number for x in operands for number in (NOTHING if x is None else operand(x))),
-        *(pointer(x) for x in (*system, *rest)),
+        *operand(u),
+        *(NOTHING if d_y is None else operand(d_y)),
+        *(pointer(x) for x in (*system, *pointers)),
     )
 
 
-def _forward_block(u, system, state, mask, offsets, made) -> tuple[int, ...]:
-    return _block((u, None), system, mask, offsets, (state, *made[1:2], made[0], made[2], *(None,) * 6))
+def _settled(u, a, b, c, state, mask, offsets, keep):
+    return dense(u), *each_flat(a, b, c, state, mask, offsets), keep
 
 
-def _response(u, a, b, c, state, mask, offsets, keep):
-    made = _made(u, a, b, c, state, mask, offsets, keep)
-    u, mask = dense(u), None if mask is None else mask.contiguous()
-    *system, state = (flat(x) for x in (a, b, c, state))
-    call("response", _forward_block(u, system, state, mask, offsets, made))
-    return made
-
-
-def _made(u, a, b, c, state, mask, offsets, keep):
-    """Room for what the operator returns; zeros where a masked step writes nothing."""
+def _room(u, a, b, c, state, mask, offsets, keep):
     sizes = _Sizes.of(u, a, offsets)
     count = pieces(sizes.steps, sizes.segment, sizes.rows, packed=offsets is not None)
     kept = (count, -(-sizes.channels // WIDE), WIDE, sizes.modes)
-    y = (torch.empty if mask is None else torch.zeros)(u.shape, dtype=wide_of(u))
-    return y, torch.empty(state.shape, dtype=a.dtype), torch.empty(kept, dtype=a.dtype) if keep else None
+    y = New(u.shape, wide_of(u), mask is not None)
+    return y, New(state.shape, a.dtype), New(kept, a.dtype) if keep else None
 
 
-def _backward(d_y, d_last, u, a, b, c, mask, offsets, kept):
-    made = _made_back(d_y, d_last, u, a, b, c, mask, offsets, kept)
-    d_u, d_a, d_b, d_c, d_state = made
-    operands, mask = [dense(x) for x in (u, d_y)], None if mask is None else mask.contiguous()
-    *system, d_last = (flat(x) for x in (a, b, c, d_last))
-    call("response_backward", _block(operands, system, mask, offsets, (None, None, None, kept, d_last, *made)))
-    return d_u, d_a.sum(0), d_b.sum(0), d_c.sum(0), d_state
+def _forward(made, u, a, b, c, state, mask, offsets, keep) -> Block:
+    y, last, kept = made
+    return _block(u, None, (a, b, c), mask, offsets, (state, last, y, kept, *(None,) * 6))
 
 
-def _made_back(d_y, d_last, u, a, b, c, mask, offsets, kept):
-    """Room for the gradients, those of a, b and c for each row."""
+def _settled_back(d_y, d_last, u, a, b, c, mask, offsets, kept):
+    d_last, *system = each_flat(d_last, a, b, c)
+    return dense(d_y), d_last, dense(u), *system, *each_flat(mask, offsets), kept
+
+
+def _room_back(d_y, d_last, u, a, b, c, mask, offsets, kept):
+    """Those of a, b and c for each row."""
     rows = d_last.shape[0]
-    return (
-        (torch.empty if mask is None else torch.zeros)(u.shape, dtype=wide_of(u)),
-        *(torch.empty((rows, *a.shape), dtype=a.dtype) for _ in range(3)),
-        torch.empty(d_last.shape, dtype=a.dtype),
-    )
+    d_u = New(u.shape, wide_of(u), mask is not None)
+    return d_u, *(New((rows, *a.shape), a.dtype) for _ in range(3)), New(d_last.shape, a.dtype)
 
 
-def _shapes_back(*given):
-    d_u, d_a, d_b, d_c, d_state = _made_back(*given)
+def _backward(made, d_y, d_last, u, a, b, c, mask, offsets, kept) -> Block:
+    return _block(u, d_y, (a, b, c), mask, offsets, (None, None, None, kept, d_last, *made))
+
+
+def _summed(d_u, d_a, d_b, d_c, d_state):
     return d_u, d_a.sum(0), d_b.sum(0), d_c.sum(0), d_state
 
 
@@ -159,19 +148,11 @@ def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: 
     return gradients_again(given, compute, incoming)
 
 
-_FORWARD = register("response", _response, _made)
-_RUN = direct(_FORWARD, _response)
-_BACKWARD = register("response_backward", _backward, _shapes_back)
-differentiable("response", _differentiate, _remember)
-
-
 # A task brings all that it reads of a state before it writes.
-@prepares(_FORWARD, in_place={1: 4})
-def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
-    u, *system, state, mask, offsets, keep = arguments
-    if not as_they_lie((u,), (*system, state), state.dtype, mask, offsets, keep):
-        return None
-    return Call("lavagna_response", packed(_forward_block(u, system, state, None, None, made)))
+_RUN = Operator("response", settle=_settled, room=_room, block=_forward, in_place={1: 4})
+_FORWARD = _RUN.operator
+_BACKWARD = Operator("response_backward", settle=_settled_back, room=_room_back, block=_backward, results=_summed)
+differentiable("response", _differentiate, _remember)
 
 
 def response(

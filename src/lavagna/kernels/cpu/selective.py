@@ -17,23 +17,20 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    Block,
     arrived,
-    as_they_lie,
-    call,
-    dense,
     differentiable,
-    direct,
+    each_dense,
+    each_flat,
     flat,
     operand,
-    packed,
     pieces,
     pointer,
-    register,
     threads,
     vector_bytes,
     written,
 )
-from lavagna.kernels.cpu.prepared import Call, prepares
+from lavagna.kernels.cpu.planned import New, Operator
 
 # Steps of a segment, and channels of a task, by the shape alone: no sum may depend on the number of threads.
 SEGMENT, SHARE = 64, 128
@@ -89,19 +86,20 @@ class _Sizes(NamedTuple):
         return pieces(self.steps, self.segment, self.rows, packed=packed)
 
 
-def _scan(x, dt, A, B, C, D, state, mask, offsets, keep):
+def _settled(x, dt, A, B, C, D, state, mask, offsets, keep):
+    A, D, state = each_flat(A, D, state, dtype=state.dtype)
+    x, dt, B, C = each_dense(x, dt, B, C)
+    return x, dt, A, B, C, D, state, *each_flat(mask, offsets), keep
+
+
+def _room(x, dt, A, B, C, D, state, mask, offsets, keep):
     wide = state.dtype
-    made = _made(x, dt, A, B, C, D, state, mask, offsets, keep)
-    x, dt, B, C = (dense(part) for part in (x, dt, B, C))
-    A, state, D = flat(A, wide), flat(state, wide), None if D is None else flat(D, wide)
-    mask = None if mask is None else mask.contiguous()
-    call("selective_scan", _block((x, dt, A, B, C, D, state), mask, offsets, made))
-    return made
+    sizes = _Sizes.of(x, A, offsets, wide)
+    kept = New((sizes.kept(offsets is not None), sizes.keys, sizes.padded), wide) if keep else None
+    return New(x.shape, written(B.dtype, wide), mask is not None), New(state.shape, wide), kept
 
 
-def _block(operands: tuple, mask: Tensor | None, offsets: Tensor | None, made: tuple) -> tuple[int, ...]:
-    """A forward call as the kernel reads it, of tensors as it reads them."""
-    x, dt, A, B, C, D, state = operands
+def _forward(made, x, dt, A, B, C, D, state, mask, offsets, keep) -> Block:
     y, last, kept = made
     return (
         *_Sizes.of(x, A, offsets, state.dtype),
@@ -115,53 +113,38 @@ def _block(operands: tuple, mask: Tensor | None, offsets: Tensor | None, made: t
     )
 
 
-def _made(x, dt, A, B, C, D, state, mask, offsets, keep):
-    """Room for what the operator returns."""
-    wide = state.dtype
+def _settled_back(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept):
+    A, D = each_flat(A, D, dtype=d_last.dtype)
+    d_y, x, dt, B, C = each_dense(d_y, x, dt, B, C)
+    return d_y, flat(d_last), x, dt, A, B, C, D, *each_flat(mask, offsets), kept
+
+
+def _room_back(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept):
+    """Of B and C for each share of the channels, of A and D for each row."""
+    wide, masked = d_last.dtype, mask is not None
     sizes = _Sizes.of(x, A, offsets, wide)
-    kind = written(B.dtype, wide)
-    y = (torch.empty if mask is None else torch.zeros)(x.shape, dtype=kind)
-    kept = torch.empty((sizes.kept(offsets is not None), sizes.keys, sizes.padded), dtype=wide) if keep else None
-    return y, torch.empty(state.shape, dtype=wide), kept
+    return (
+        *(New(x.shape, wide, masked) for _ in range(2)),
+        New((sizes.rows, *A.shape), wide),
+        *(New((sizes.parts, *B.shape), wide, masked) for _ in range(2)),
+        New((sizes.rows, 0 if D is None else sizes.channels), wide),
+        New(d_last.shape, wide),
+    )
 
 
-def _backward(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept):
-    wide = d_last.dtype
-    made = _made_back(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept)
+def _backward(made, d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept) -> Block:
     d_x, d_dt, d_A, d_B, d_C, d_D, d_state = made
-    x, dt, B, C, d_y = (dense(part) for part in (x, dt, B, C, d_y))
-    A, d_last, D = flat(A, wide), flat(d_last, wide), None if D is None else flat(D, wide)
-    mask = None if mask is None else mask.contiguous()
-    block = (
-        *_Sizes.of(x, A, offsets, wide),
-        ELEMENTS[wide][0],
+    return (
+        *_Sizes.of(x, A, offsets, d_last.dtype),
+        ELEMENTS[d_last.dtype][0],
         0,
         *(pointer(part) for part in (offsets, mask)),
         *(number for part in (x, dt, B, C, d_y) for number in operand(part)),
-        *(pointer(part) for part in (A, D, None, None, None, kept, d_last, d_x, d_dt, d_B, d_C, d_A)),
-        pointer(d_D),
-        pointer(d_state),
-    )
-    call("selective_scan_backward", block)
-    return d_x, d_dt, d_A.sum(0), d_B.sum(0), d_C.sum(0), d_D.sum(0), d_state
-
-
-def _made_back(d_y, d_last, x, dt, A, B, C, D, mask, offsets, kept):
-    """Room for the gradients: of B and C for each share of the channels, of A and D for each row."""
-    wide = d_last.dtype
-    sizes = _Sizes.of(x, A, offsets, wide)
-    room = torch.empty if mask is None else torch.zeros
-    return (
-        *(room(x.shape, dtype=wide) for _ in range(2)),
-        torch.empty((sizes.rows, *A.shape), dtype=wide),
-        *(room((sizes.parts, *B.shape), dtype=wide) for _ in range(2)),
-        torch.empty((sizes.rows, 0 if D is None else sizes.channels), dtype=wide),
-        torch.empty(d_last.shape, dtype=wide),
+        *(pointer(part) for part in (A, D, None, None, None, kept, d_last, d_x, d_dt, d_B, d_C, d_A, d_D, d_state)),
     )
 
 
-def _shapes_back(*given):
-    d_x, d_dt, d_A, d_B, d_C, d_D, d_state = _made_back(*given)
+def _summed(d_x, d_dt, d_A, d_B, d_C, d_D, d_state):
     return d_x, d_dt, d_A.sum(0), d_B.sum(0), d_C.sum(0), d_D.sum(0), d_state
 
 
@@ -207,18 +190,10 @@ def _fold(inputs: forms.Inputs, start: Tensor) -> tuple[Tensor, Tensor]:
     return recurrent(*inputs, start, read="after", chunk=1)
 
 
-_FORWARD = register("selective_scan", _scan, _made)
-_RUN = direct(_FORWARD, _scan)
-_BACKWARD = register("selective_scan_backward", _backward, _shapes_back)
+_RUN = Operator("selective_scan", settle=_settled, room=_room, block=_forward, in_place={1: 6})
+_FORWARD = _RUN.operator
+_BACKWARD = Operator("selective_scan_backward", settle=_settled_back, room=_room_back, block=_backward, results=_summed)
 differentiable("selective_scan", _differentiate, _remember)
-
-
-@prepares(_FORWARD, in_place={1: 6})
-def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
-    x, dt, A, B, C, D, state, mask, offsets, keep = arguments
-    if not as_they_lie((x, dt, B, C), (A, D, state), state.dtype, mask, offsets, keep):
-        return None
-    return Call("lavagna_selective_scan", packed(_block((x, dt, A, B, C, D, state), None, None, made)))
 
 
 def selective_scan(

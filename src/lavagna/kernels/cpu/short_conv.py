@@ -15,22 +15,19 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    Block,
     arrived,
-    as_they_lie,
-    call,
     dense,
     differentiable,
-    direct,
+    each_flat,
     flat,
     operand,
-    packed,
     pointer,
-    register,
     threads,
     wide_of,
     written,
 )
-from lavagna.kernels.cpu.prepared import Call, prepares
+from lavagna.kernels.cpu.planned import New, Operator
 from lavagna.packing import masked_rows, packed_rows
 
 # Channels of a task: on the way back their weights, gradients and the filter's steps stay in the nearest cache.
@@ -55,8 +52,18 @@ def _sizes(x: Tensor, weight: Tensor, offsets: Tensor | None, *, back: bool) -> 
     return rows, steps, channels, weight.shape[1], max(-(-share // WHOLE), 1) * WHOLE, workers
 
 
-def _block(x, weight, bias, window, mask, offsets, silu, y, last) -> tuple[int, ...]:
-    """A forward call as the kernel reads it, of tensors as it reads them."""
+def _settled(x, weight, bias, window, mask, offsets, silu):
+    weight, bias = each_flat(weight, bias, dtype=wide_of(x, weight, bias, window))
+    return dense(x), weight, bias, dense(window), *each_flat(mask, offsets), silu
+
+
+def _room(x, weight, bias, window, mask, offsets, silu):
+    wide, kept = wide_of(x, weight, bias, window), torch.promote_types(window.dtype, x.dtype)
+    return New(x.shape, written(x.dtype, wide), mask is not None), New(window.shape, written(kept, wide))
+
+
+def _forward(made, x, weight, bias, window, mask, offsets, silu) -> Block:
+    y, last = made
     return (
         *_sizes(x, weight, offsets, back=False),
         *(ELEMENTS[part.dtype][0] for part in (weight, y, last)),
@@ -69,53 +76,34 @@ def _block(x, weight, bias, window, mask, offsets, silu, y, last) -> tuple[int, 
     )
 
 
-def _forward(x, weight, bias, window, mask, offsets, silu):
+def _settled_back(d_y, d_last, x, weight, bias, window, mask, offsets, silu, wanted):
     wide = wide_of(x, weight, bias, window)
-    made = _room(x, weight, bias, window, mask, offsets, silu)
-    weight, bias = flat(weight, wide), None if bias is None else flat(bias, wide)
-    x, window, mask = dense(x), dense(window), None if mask is None else mask.contiguous()
-    call("short_conv", _block(x, weight, bias, window, mask, offsets, silu, *made))
-    return made
-
-
-def _room(x, weight, bias, window, mask, offsets, silu):
-    """Room for what the operator returns; zeros where a masked step writes nothing."""
-    wide, kept = wide_of(x, weight, bias, window), torch.promote_types(window.dtype, x.dtype)
-    y = (torch.empty if mask is None else torch.zeros)(x.shape, dtype=written(x.dtype, wide))
-    return y, torch.empty(window.shape, dtype=written(kept, wide))
-
-
-def _backward(d_y, d_last, x, weight, bias, window, mask, offsets, silu, wanted):
-    wide = wide_of(x, weight, bias, window)
-    made = _room_back(d_y, d_last, x, weight, bias, window, mask, offsets, silu, wanted)
-    weight, bias, d_last = flat(weight, wide), None if bias is None else flat(bias, wide), flat(d_last, wide)
-    x, window, d_y = dense(x), dense(window), dense(d_y)
-    mask = None if mask is None else mask.contiguous()
-    block = (
-        *_sizes(x, weight, offsets, back=True),
-        *(ELEMENTS[wide][0], 0, 0, int(silu), 1, pointer(offsets), pointer(mask)),
-        *(number for part in (x, window, d_y) for number in operand(part)),
-        *(pointer(part) for part in (weight, bias, None, None, d_last, *made)),
-    )
-    call("short_conv_backward", block)
-    d_x, d_weight, d_bias, d_window = made
-    return d_x, d_weight.sum(0), d_bias.sum(0), d_window
+    weight, bias = each_flat(weight, bias, dtype=wide)
+    incoming = dense(d_y), flat(d_last, wide)
+    return *incoming, dense(x), weight, bias, dense(window), *each_flat(mask, offsets), silu, wanted
 
 
 def _room_back(d_y, d_last, x, weight, bias, window, mask, offsets, silu, wanted):
-    """Room for the gradients, those of weight and bias for each sequence."""
+    """Those of weight and bias for each sequence."""
     wide, rows = wide_of(x, weight, bias, window), window.shape[0]
-    room = torch.empty if mask is None else torch.zeros
     return (
-        room(x.shape if wanted[0] else (0,), dtype=wide),
-        torch.empty((rows, *weight.shape), dtype=wide),
-        torch.empty((rows, 0 if bias is None else weight.shape[0]), dtype=wide),
-        torch.empty(window.shape if wanted[3] else (0,), dtype=wide),
+        New(x.shape, wide, mask is not None) if wanted[0] else None,
+        New((rows, *weight.shape), wide),
+        New((rows, 0 if bias is None else weight.shape[0]), wide),
+        New(window.shape, wide) if wanted[3] else None,
     )
 
 
-def _shapes_back(*given):
-    d_x, d_weight, d_bias, d_window = _room_back(*given)
+def _backward(made, d_y, d_last, x, weight, bias, window, mask, offsets, silu, wanted) -> Block:
+    return (
+        *_sizes(x, weight, offsets, back=True),
+        *(ELEMENTS[weight.dtype][0], 0, 0, int(silu), 1, pointer(offsets), pointer(mask)),
+        *(number for part in (x, window, d_y) for number in operand(part)),
+        *(pointer(part) for part in (weight, bias, None, None, d_last, *made)),
+    )
+
+
+def _summed(d_x, d_weight, d_bias, d_window):
     return d_x, d_weight.sum(0), d_bias.sum(0), d_window
 
 
@@ -170,18 +158,10 @@ def convolved(
     return y if rows is None else rows.scatter(y), past.gather(1, last)
 
 
-_FORWARD = register("short_conv", _forward, _room)
-_RUN = direct(_FORWARD, _forward)
-_BACKWARD = register("short_conv_backward", _backward, _shapes_back)
+_RUN = Operator("short_conv", settle=_settled, room=_room, block=_forward, in_place={1: 3})
+_FORWARD = _RUN.operator
+_BACKWARD = Operator("short_conv_backward", settle=_settled_back, room=_room_back, block=_backward, results=_summed)
 differentiable("short_conv", _differentiate, _remember)
-
-
-@prepares(_FORWARD, in_place={1: 3})
-def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
-    x, weight, bias, window, mask, offsets, silu = arguments
-    if not as_they_lie((x, window), (weight, bias), wide_of(x, weight, bias, window), mask, offsets):
-        return None
-    return Call("lavagna_short_conv", packed(_block(*arguments, *made)))
 
 
 def short_conv(

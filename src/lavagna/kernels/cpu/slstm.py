@@ -18,21 +18,18 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    Block,
     arrived,
-    as_they_lie,
-    call,
     dense,
     differentiable,
-    direct,
-    flat,
+    each_dense,
+    each_flat,
     operand,
-    packed,
     pointer,
-    register,
     threads,
     vector_bytes,
 )
-from lavagna.kernels.cpu.prepared import Call, prepares
+from lavagna.kernels.cpu.planned import New, Operator
 from lavagna.kernels.cpu.stepwise import stepwise
 
 # Numbers that a step keeps of each cell for its gradients.
@@ -69,67 +66,59 @@ class _Sizes(NamedTuple):
         return cls(rows, steps, heads, size, -(-size // lanes) * lanes, count)
 
 
-def _slstm(i, f, z, o, bias, mixing, hidden, cell, normalizer, stabilizer, mask, offsets, keep):
-    given, fixed = (i, f, z, o), (bias, mixing, hidden, cell, normalizer, stabilizer)
-    made = _made(*given, *fixed, mask, offsets, keep)
-    given, fixed = [dense(x) for x in given], [flat(x, cell.dtype) for x in fixed]
-    call("slstm", _block(given, fixed, None if mask is None else mask.contiguous(), offsets, made))
-    return made
+def _settled(i, f, z, o, bias, mixing, hidden, cell, normalizer, stabilizer, mask, offsets, keep):
+    fixed = each_flat(bias, mixing, hidden, cell, normalizer, stabilizer, dtype=cell.dtype)
+    return *each_dense(i, f, z, o), *fixed, *each_flat(mask, offsets), keep
 
 
-def _block(given, fixed, mask: Tensor | None, offsets: Tensor | None, made: tuple) -> tuple[int, ...]:
-    """A forward call as the kernel reads it, of tensors as it reads them."""
-    shown, *last, kept, met = made
-    wide = shown.dtype
+def _room(i, f, z, o, bias, mixing, hidden, cell, normalizer, stabilizer, mask, offsets, keep):
+    wide, masked, (batch, steps, heads, size) = cell.dtype, mask is not None, i.shape
+    padded = _Sizes.of(i, offsets, wide).padded
     return (
-        *_Sizes.of(given[0], offsets, wide),
-        ELEMENTS[wide][0],
+        New(i.shape, wide, masked),
+        *(New(x.shape, wide) for x in (hidden, cell, normalizer, stabilizer)),
+        New((heads, batch, steps, PLACES, padded), wide, masked) if keep else None,
+        New((heads, batch, steps, size), wide, masked) if keep else None,
+    )
+
+
+def _forward(made, i, f, z, o, bias, mixing, hidden, cell, normalizer, stabilizer, mask, offsets, keep) -> Block:
+    shown, *last, kept, met = made
+    fixed = (bias, mixing, hidden, cell, normalizer, stabilizer)
+    return (
+        *_Sizes.of(i, offsets, cell.dtype),
+        ELEMENTS[cell.dtype][0],
         *(pointer(x) for x in (offsets, mask)),
-        *(number for x in given for number in operand(x, x.shape[2])),
+        *(number for x in (i, f, z, o) for number in operand(x, x.shape[2])),
         *NOTHING,
         *(pointer(x) for x in (*fixed, *last, shown, kept, met)),
         *(0,) * 9,
     )
 
 
-def _made(i, f, z, o, bias, mixing, hidden, cell, normalizer, stabilizer, mask, offsets, keep):
-    """Room for what the operator returns; zeros where a masked step writes nothing."""
-    wide, (batch, steps, heads, size) = cell.dtype, i.shape
-    room = torch.empty if mask is None else torch.zeros
-    padded = _Sizes.of(i, offsets, wide).padded
+def _settled_back(d_shown, d_hidden, d_cell, d_normalizer, d_stabilizer, mixing, cell, normalizer, mask, offsets, kept):
+    fixed = (d_hidden, d_cell, d_normalizer, d_stabilizer, mixing, cell, normalizer)
+    return dense(d_shown), *each_flat(*fixed, dtype=cell.dtype), *each_flat(mask, offsets), kept
+
+
+def _room_back(d_shown, d_hidden, d_cell, d_normalizer, d_stabilizer, mixing, cell, normalizer, mask, offsets, kept):
+    """Of what the gates were given (h, b, t, 4, d), and of the state."""
+    wide, (batch, steps, heads, size) = cell.dtype, d_shown.shape
+    given = New((heads, batch, steps, 4, size), wide, mask is not None)
+    return given, *(New(cell.shape, wide) for _ in range(4))
+
+
+def _backward(
+    made, d_shown, d_hidden, d_cell, d_normalizer, d_stabilizer, mixing, cell, normalizer, mask, offsets, kept
+) -> Block:
+    incoming = (d_hidden, d_cell, d_normalizer, d_stabilizer)
     return (
-        room(i.shape, dtype=wide),
-        *(torch.empty(x.shape, dtype=wide) for x in (hidden, cell, normalizer, stabilizer)),
-        room((heads, batch, steps, PLACES, padded), dtype=wide) if keep else None,
-        room((heads, batch, steps, size), dtype=wide) if keep else None,
-    )
-
-
-def _backward(d_shown, d_hidden, d_cell, d_normalizer, d_stabilizer, mixing, cell, normalizer, mask, offsets, kept):
-    incoming = d_hidden, d_cell, d_normalizer, d_stabilizer
-    wide = cell.dtype
-    made = _made_back(d_shown, *incoming, mixing, cell, normalizer, mask, offsets, kept)
-    d_shown, mask = dense(d_shown), None if mask is None else mask.contiguous()
-    mixing, cell, normalizer, *incoming = (flat(x, wide) for x in (mixing, cell, normalizer, *incoming))
-    block = (
-        *_Sizes.of(d_shown, offsets, wide),
-        ELEMENTS[wide][0],
+        *_Sizes.of(d_shown, offsets, cell.dtype),
+        ELEMENTS[cell.dtype][0],
         *(pointer(x) for x in (offsets, mask)),
         *NOTHING * 4,
         *operand(d_shown, d_shown.shape[2]),
         *(pointer(x) for x in (None, mixing, None, cell, normalizer, *(None,) * 6, kept, None, *incoming, *made)),
-    )
-    call("slstm_backward", block)
-    return made
-
-
-def _made_back(d_shown, d_hidden, d_cell, d_normalizer, d_stabilizer, mixing, cell, normalizer, mask, offsets, kept):
-    """Room for the gradients: of what the gates were given (h, b, t, 4, d), and of the state."""
-    batch, steps, heads, size = d_shown.shape
-    room = torch.empty if mask is None else torch.zeros
-    return (
-        room((heads, batch, steps, 4, size), dtype=cell.dtype),
-        *(torch.empty(cell.shape, dtype=cell.dtype) for _ in range(4)),
     )
 
 
@@ -178,20 +167,11 @@ def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: 
     return gradients_again(given, compute, incoming)
 
 
-_FORWARD = register("slstm", _slstm, _made)
-_RUN = direct(_FORWARD, _slstm)
-_BACKWARD = register("slstm_backward", _backward, _made_back)
-differentiable("slstm", _differentiate, _remember)
-
-
 # A task brings all that it reads of a state before it writes.
-@prepares(_FORWARD, in_place={1: 6, 2: 7, 3: 8, 4: 9})
-def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
-    *tensors, mask, offsets, keep = arguments
-    given, fixed = tensors[:4], tensors[4:]
-    if not as_they_lie(given, fixed, made[0].dtype, mask, offsets, keep):
-        return None
-    return Call("lavagna_slstm", packed(_block(given, fixed, None, None, made)))
+_RUN = Operator("slstm", settle=_settled, room=_room, block=_forward, in_place={1: 6, 2: 7, 3: 8, 4: 9})
+_FORWARD = _RUN.operator
+_BACKWARD = Operator("slstm_backward", settle=_settled_back, room=_room_back, block=_backward)
+differentiable("slstm", _differentiate, _remember)
 
 
 def slstm(

@@ -16,22 +16,18 @@ from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     NOTHING,
     OPERATORS,
+    Block,
     arrived,
-    as_they_lie,
-    call,
     dense,
     differentiable,
-    direct,
-    flat,
+    each_flat,
     operand,
-    packed,
     pieces,
     pointer,
-    register,
     threads,
     vector_bytes,
 )
-from lavagna.kernels.cpu.prepared import Call, prepares
+from lavagna.kernels.cpu.planned import New, Operator
 from lavagna.kernels.cpu.stepwise import stepwise
 
 # Steps of a segment, and channels of a task, by the shape alone: no sum may depend on the number of threads.
@@ -75,18 +71,23 @@ class _Sizes(NamedTuple):
         return pieces(self.steps, self.segment, self.rows, packed=packed)
 
 
-def _wkv(log_decay, u, k, v, memory, stabilizer, mask, offsets, keep):
-    made = _made(log_decay, u, k, v, memory, stabilizer, mask, offsets, keep)
-    k, v = dense(k), dense(v)
-    log_decay, u, memory, stabilizer = (flat(x, memory.dtype) for x in (log_decay, u, memory, stabilizer))
-    mask = None if mask is None else mask.contiguous()
-    call("wkv", _block((log_decay, u, k, v, memory, stabilizer), mask, offsets, made))
-    return made
+def _settled(log_decay, u, k, v, memory, stabilizer, mask, offsets, keep):
+    log_decay, u, memory, stabilizer = each_flat(log_decay, u, memory, stabilizer, dtype=memory.dtype)
+    return log_decay, u, dense(k), dense(v), memory, stabilizer, *each_flat(mask, offsets), keep
 
 
-def _block(operands: tuple, mask: Tensor | None, offsets: Tensor | None, made: tuple) -> tuple[int, ...]:
-    """A forward call as the kernel reads it, of tensors as it reads them."""
-    log_decay, u, k, v, memory, stabilizer = operands
+def _room(log_decay, u, k, v, memory, stabilizer, mask, offsets, keep):
+    wide = memory.dtype
+    sizes = _Sizes.of(k, offsets, wide)
+    return (
+        New(k.shape, wide, mask is not None),
+        New(memory.shape, wide),
+        New(stabilizer.shape, wide),
+        New((sizes.kept(offsets is not None), 3, sizes.padded), wide) if keep else None,
+    )
+
+
+def _forward(made, log_decay, u, k, v, memory, stabilizer, mask, offsets, keep) -> Block:
     y, last, last_stabilizer, kept = made
     return (
         *_Sizes.of(k, offsets, memory.dtype),
@@ -100,29 +101,29 @@ def _block(operands: tuple, mask: Tensor | None, offsets: Tensor | None, made: t
     )
 
 
-def _made(log_decay, u, k, v, memory, stabilizer, mask, offsets, keep):
-    """Room for what the operator returns."""
-    wide = memory.dtype
-    sizes = _Sizes.of(k, offsets, wide)
+def _settled_back(d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, mask, offsets, kept):
+    given = (d_memory, d_stabilizer, log_decay, u, memory)
+    d_memory, d_stabilizer, log_decay, u, memory = each_flat(*given, dtype=memory.dtype)
+    d_y, k, v = dense(d_y), dense(k), dense(v)
+    return d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, *each_flat(mask, offsets), kept
+
+
+def _room_back(d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, mask, offsets, kept):
+    """Of the decay and of u for each row."""
+    wide, rows = memory.dtype, memory.shape[0]
     return (
-        (torch.empty if mask is None else torch.zeros)(k.shape, dtype=wide),
-        torch.empty(memory.shape, dtype=wide),
-        torch.empty(stabilizer.shape, dtype=wide),
-        torch.empty((sizes.kept(offsets is not None), 3, sizes.padded), dtype=wide) if keep else None,
+        *(New((rows, k.shape[2]), wide) for _ in range(2)),
+        *(New(k.shape, wide, mask is not None) for _ in range(2)),
+        New(memory.shape, wide),
+        New(d_stabilizer.shape, wide),
     )
 
 
-def _backward(d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, mask, offsets, kept):
-    wide = memory.dtype
-    made = _made_back(d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, mask, offsets, kept)
-    k, v, d_y = dense(k), dense(v), dense(d_y)
-    given = [flat(x, wide) for x in (log_decay, u, memory, d_memory, d_stabilizer)]
-    log_decay, u, memory, d_memory, d_stabilizer = given
-    mask = None if mask is None else mask.contiguous()
+def _backward(made, d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, mask, offsets, kept) -> Block:
     d_log_decay, d_u, d_k, d_v, to_memory, to_stabilizer = made
-    block = (
-        *_Sizes.of(k, offsets, wide),
-        ELEMENTS[wide][0],
+    return (
+        *_Sizes.of(k, offsets, memory.dtype),
+        ELEMENTS[memory.dtype][0],
         *(pointer(part) for part in (offsets, mask)),
         *operand(k),
         *operand(v),
@@ -130,24 +131,9 @@ def _backward(d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, mask, off
         *(pointer(part) for part in (log_decay, u, memory, None, None, None, None, kept, d_memory, d_stabilizer)),
         *(pointer(part) for part in (d_k, d_v, d_log_decay, d_u, to_memory, to_stabilizer)),
     )
-    call("wkv_backward", block)
-    return d_log_decay.sum(0), d_u.sum(0), d_k, d_v, to_memory, to_stabilizer
 
 
-def _made_back(d_y, d_memory, d_stabilizer, log_decay, u, k, v, memory, mask, offsets, kept):
-    """Room for the gradients: of the decay and of u for each row."""
-    wide, rows = memory.dtype, memory.shape[0]
-    room = torch.empty if mask is None else torch.zeros
-    return (
-        *(torch.empty((rows, k.shape[2]), dtype=wide) for _ in range(2)),
-        *(room(k.shape, dtype=wide) for _ in range(2)),
-        torch.empty(memory.shape, dtype=wide),
-        torch.empty(d_stabilizer.shape, dtype=wide),
-    )
-
-
-def _shapes_back(*given):
-    d_log_decay, d_u, *rest = _made_back(*given)
+def _summed(d_log_decay, d_u, *rest):
     return d_log_decay.sum(0), d_u.sum(0), *rest
 
 
@@ -188,19 +174,11 @@ def _again(given: tuple, mask: Tensor | None, offsets: Tensor | None, incoming: 
     return gradients_again(given, compute, incoming)
 
 
-_FORWARD = register("wkv", _wkv, _made)
-_RUN = direct(_FORWARD, _wkv)
-_BACKWARD = register("wkv_backward", _backward, _shapes_back)
-differentiable("wkv", _differentiate, _remember)
-
-
 # A task brings all that it reads of a state before it writes.
-@prepares(_FORWARD, in_place={1: 4, 2: 5})
-def _prepared(made: tuple[Tensor, ...], *arguments: Any) -> Call | None:
-    log_decay, u, k, v, memory, stabilizer, mask, offsets, keep = arguments
-    if not as_they_lie((k, v), (log_decay, u, memory, stabilizer), memory.dtype, mask, offsets, keep):
-        return None
-    return Call("lavagna_wkv", packed(_block((log_decay, u, k, v, memory, stabilizer), None, None, made)))
+_RUN = Operator("wkv", settle=_settled, room=_room, block=_forward, in_place={1: 4, 2: 5})
+_FORWARD = _RUN.operator
+_BACKWARD = Operator("wkv_backward", settle=_settled_back, room=_room_back, block=_backward, results=_summed)
+differentiable("wkv", _differentiate, _remember)
 
 
 def wkv(

@@ -425,8 +425,8 @@ void serve(const int64_t* block, bool back) {
 }  // namespace
 }  // namespace lavagna
 
-extern "C" __attribute__((visibility("default"))) void lavagna_narrow(const int64_t* block) { lavagna::serve(block, false); }
+extern "C" __attribute__((visibility("default"))) void lavagna_narrow_recurrence(const int64_t* block) { lavagna::serve(block, false); }
 
-extern "C" __attribute__((visibility("default"))) void lavagna_narrow_backward(const int64_t* block) {
+extern "C" __attribute__((visibility("default"))) void lavagna_narrow_recurrence_backward(const int64_t* block) {
     lavagna::serve(block, true);
 }
