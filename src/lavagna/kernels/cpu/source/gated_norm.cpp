@@ -2,7 +2,7 @@
 // of each other but for the gradient of weights, which is given apart for each chunk of rows: no sum depends on the threads.
 #include <cmath>
 
-#include "exponential.h"
+#include "gates.h"
 #include "pack.h"
 #include "tasks.h"
 
@@ -22,14 +22,6 @@ struct Norm {
     const void* d_y;
     void *d_x, *d_gate, *d_weight;
 };
-
-template <class T>
-inline Vector<T> load_some(const T* from, Index n) {
-    if (n >= kLanes<T>) return load_vector(from);
-    Vector<T> x{};
-    std::memcpy(&x, from, n * sizeof(T));
-    return x;
-}
 
 // A row in the wide dtype: where it lies, or brought to `room`.
 template <class T>
@@ -111,10 +103,6 @@ class Chunk {
     void each(Each each) const {
         for (Index c = 0; c < width_; c += kLanes<T>) each(c, width_ - c);
     }
-    static void store_some(T* to, Vector<T> x, Index n) {
-        if (n >= kLanes<T>) return store_vector(to, x);
-        std::memcpy(to, &x, n * sizeof(T));
-    }
     // Where row r of a result may be written: in its place, in `room`, or, if it isn't wanted, nowhere.
     T* direct(void* to, Index element, Index r, T* room) const {
         if (!to) return nullptr;
@@ -128,9 +116,9 @@ class Chunk {
         if (call_.gated) {
             const T* const gate = wide_row(call_.gate, call_.gate_element, r * width_, width_, gate_);
             each([&](Index c, Index n) {
-                const Vector<T> g = load_some(gate + c, n), s = all(T(1)) / (exp<T>(-g) + all(T(1)));
-                store_vector(bent_ + c, g * s);
-                store_vector(slope_ + c, s + g * s * (all(T(1)) - s));
+                const Silu<T> bent(load_some(gate + c, n));
+                store_vector(bent_ + c, bent.value);
+                store_vector(slope_ + c, bent.slope);
             });
         }
         Vector<T> square{};

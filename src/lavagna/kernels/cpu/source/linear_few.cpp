@@ -3,10 +3,7 @@
 // A sum takes the numbers of a row in chunks of whole vectors, by two totals in turn, whatever else is computed beside it:
 // it depends neither on the number of threads nor on how many rows x has.
 #include "pack.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "tasks.h"
 
 namespace lavagna {
 namespace {
@@ -170,11 +167,7 @@ void serve(const Map& map) {
     }
     if (sizeof(W) < sizeof(float)) spread<W>(x.get(), map.rows * wide);
     // A share is whole groups of rows, and begins where another cache line of y does.
-    const Index share = ((map.out + map.threads - 1) / map.threads + 15) / 16 * 16;
-    if (map.threads <= 1 || share >= map.out) return part<W>(map, x.get(), wide, 0, map.out);
-#pragma omp parallel for schedule(static) num_threads(map.threads)
-    for (Index first = 0; first < map.out; first += share)
-        part<W>(map, x.get(), wide, first, first + share < map.out ? first + share : map.out);
+    each_share(map.out, 16, map.threads, [&](Index first, Index end) { part<W>(map, x.get(), wide, first, end); });
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // and each would cost more to be called through torch than it takes.
 #include <cmath>
 
-#include "exponential.h"
+#include "gates.h"
 #include "pack.h"
 
 namespace lavagna {
@@ -133,9 +133,6 @@ inline void lanes(T* out, const T* a, Index n, One f) {
 template <class T>
 inline Vector<T> flag(Mask<T> mask) { return (Vector<T>)(mask & (Mask<T>)all<T>(T(1))); }
 
-template <class T>
-inline Vector<T> magnitude(Vector<T> x) { return (Vector<T>)((Mask<T>)x & ~(Mask<T>)all<T>(T(-0.0))); }
-
 // A processor's own roots are not among the compiler's vectors, but it makes them of this loop.
 template <class T>
 inline Vector<T> root(Vector<T> x) {
@@ -144,26 +141,7 @@ inline Vector<T> root(Vector<T> x) {
 }
 
 template <class T>
-inline Vector<T> sigmoid(Vector<T> x) { return all<T>(T(1)) / (all<T>(T(1)) + exp<T>(-x)); }
-
-// log(1 + u) for 0 <= u <= 1: twice the inverse hyperbolic tangent of s = u / (2 + u), whose series falls by s^2 <= 1/9.
-template <class T>
-inline Vector<T> log_one_more(Vector<T> u) {
-    const Vector<T> s = u / (all<T>(T(2)) + u), square = s * s;
-    constexpr int terms = sizeof(T) == 8 ? 17 : 8;
-    Vector<T> p = all<T>(T(1) / T(2 * terms + 1));
-#pragma GCC unroll 20
-    for (int i = terms - 1; i >= 0; --i) p = p * square + all<T>(T(1) / T(2 * i + 1));
-    return all<T>(T(2)) * s * p;
-}
-
-template <class T>
-inline Vector<T> tanh_of(Vector<T> x) {
-    const Vector<T> least = all<T>(T(40)), size = magnitude<T>(x);
-    const Vector<T> t = exp_less_one<T>(all<T>(T(2)) * (size > least ? least : size));
-    const Vector<T> y = t / (t + all<T>(T(2)));
-    return x != x ? x : (Vector<T>)((Mask<T>)y | ((Mask<T>)x & (Mask<T>)all<T>(T(-0.0))));
-}
+inline Vector<T> tanh_of(Vector<T> x) { return x != x ? x : tanh<T>(x); }
 
 template <class T>
 void compute(const Task& task, T* out, const T* a, const T* b, const T* c, Index n) {

@@ -3,7 +3,7 @@
 // shared out by sequence and channels, which don't know of each other.
 #include <type_traits>
 
-#include "exponential.h"
+#include "gates.h"
 #include "pack.h"
 #include "tasks.h"
 
@@ -28,24 +28,6 @@ struct ShortConv {
     const void* d_last;
     void *d_x, *d_weight, *d_bias, *d_window;
 };
-
-template <class T>
-inline Vector<T> load_some(const T* from, Index n) {
-    if (n >= kLanes<T>) return load_vector(from);
-    Vector<T> x{};
-    std::memcpy(&x, from, n * sizeof(T));
-    return x;
-}
-template <class T>
-inline void store_some(T* to, Vector<T> x, Index n) {
-    if (n >= kLanes<T>) return store_vector(to, x);
-    std::memcpy(to, &x, n * sizeof(T));
-}
-
-template <class T>
-inline Vector<T> sigmoid(Vector<T> x) {
-    return all(T(1)) / (exp<T>(-x) + all(T(1)));
-}
 
 // Some channels of one sequence. Positions count its real steps; those of the window lie before the first.
 template <class T>
@@ -91,7 +73,7 @@ class Channels {
                 Vector<T> sum = load_vector(bias_ + c);
 #pragma GCC unroll 8
                 for (Index i = 0; i < width; ++i) sum += load_some(rows[i] + c, n) * load_vector(weight_ + i * stride_ + c);
-                store_some(y + c, kSilu ? sum * sigmoid<T>(sum) : sum, n);
+                store_some(y + c, kSilu ? Silu<T>(sum).value : sum, n);
             }
             if (y == out_) unpack<Real<T>>(call_.y, call_.element, at, out_, count_);
             ++position;
@@ -205,8 +187,7 @@ class Channels {
                 Vector<T> sum = load_vector(bias_ + c);
 #pragma GCC unroll 8
                 for (Index i = 0; i < width; ++i) sum += row(i) * load_vector(weight_ + i * stride_ + c);
-                const Vector<T> s = sigmoid<T>(sum);
-                d *= s + sum * s * (all(T(1)) - s);
+                d *= Silu<T>(sum).slope;
             }
             store_vector(d_sum + c, d);
             store_vector(d_bias_ + c, load_vector(d_bias_ + c) + d);

@@ -52,6 +52,21 @@ inline void store_vector(T* to, Vector<T> x) {
     std::memcpy(to, &x, sizeof x);
 }
 
+// The first n lanes, where there are not as many numbers as lanes; zeros behind.
+template <class T>
+inline Vector<T> load_some(const T* from, Index n) {
+    if (n >= kLanes<T>) return load_vector(from);
+    Vector<T> x{};
+    std::memcpy(&x, from, n * sizeof(T));
+    return x;
+}
+
+template <class T>
+inline void store_some(T* to, Vector<T> x, Index n) {
+    if (n >= kLanes<T>) return store_vector(to, x);
+    std::memcpy(to, &x, n * sizeof(T));
+}
+
 template <class T>
 inline Vector<T> all(T x) {
     return x - Vector<T>{};
