@@ -161,6 +161,17 @@ class Operator:
         return None if block is None else Call(f"lavagna_{self.name}", packed(block))
 
 
+def borders(offsets: list[int] | None) -> Tensor | None:
+    """Where packed sequences begin and end, as kernels read it."""
+    return None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
+
+
+def run(operator: Callable[..., Any], tensors: tuple, real: Tensor | None, offsets: list[int] | None, *options: bool):
+    """An operator over steps, of a mask and borders; what a backward pass needs is kept where there may be one."""
+    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    return operator(*tensors, real, borders(offsets), *options, keep)
+
+
 def _same(given: tuple, settled: tuple) -> bool:
     """Whether the kernel reads the arguments themselves; those that were left out are None."""
     return all(x is own for x, own in zip(given, settled, strict=False))

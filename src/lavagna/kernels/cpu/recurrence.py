@@ -12,13 +12,14 @@ from lavagna.forms.chunkwise import chunkwise
 from lavagna.kernels.cpu import narrow
 from lavagna.kernels.cpu.operands import LIBRARY, arrived, differentiable, vector_bytes
 from lavagna.kernels.cpu.operators import BACKWARD, LONGEST, RUN
+from lavagna.kernels.cpu.planned import run
 
 
 def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
-    *tensors, decayed, before, _ = inputs
-    _, _, found, kept = output
-    ctx.save_for_backward(*tensors, found, kept)
-    ctx.decayed, ctx.before = decayed, before
+    """Tensors and choices of either operator, and what it kept. Narrow memories are erased decayed, if at all."""
+    ctx.save_for_backward(*(x for x in inputs if not isinstance(x, bool)), *output[2:])
+    *decayed, ctx.before, _ = (x for x in inputs if isinstance(x, bool))
+    ctx.decayed = all(decayed)
 
 
 def _differentiate(ctx: Any, d_output: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple:
@@ -87,12 +88,6 @@ def _again(ctx: Any, given: tuple, mask: Tensor | None, offsets: Tensor | None, 
     return gradients_again(given, compute, (d_output, d_last))
 
 
-def _remember_narrow(ctx: Any, inputs: tuple, output: tuple) -> None:
-    *tensors, before, _ = inputs
-    ctx.save_for_backward(*tensors, output[2])
-    ctx.decayed, ctx.before = True, before
-
-
 def _differentiate_narrow(ctx: Any, d_output: Tensor | None, d_last: Tensor | None, _: Any) -> tuple:
     """The wanted gradients, reduced to the axes that tensors came with."""
     q, k, v, log_decay, step, beta, state, mask, offsets, kept = ctx.saved_tensors
@@ -107,7 +102,7 @@ def _differentiate_narrow(ctx: Any, d_output: Tensor | None, d_last: Tensor | No
 
 
 differentiable("recurrence", _differentiate, _remember)
-differentiable("narrow_recurrence", _differentiate_narrow, _remember_narrow)
+differentiable("narrow_recurrence", _differentiate_narrow, _remember)
 
 
 def describe() -> str:
@@ -123,7 +118,7 @@ def describe() -> str:
 
 
 def lacks(a: Transition, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why the kernel can't serve a call, in a line, or None."""
+    """Why the kernel can't serve a call, in a line, or None. Of others than q, operators say so."""
     if not q.is_cpu:
         return f"the cpu backend's kernels read the memory of a CPU, but q is on {q.device}"
     if LIBRARY.functions is None:
@@ -147,33 +142,15 @@ def recurrence(
 ) -> tuple[Tensor, Tensor]:
     """Reads and last state of a legal call of `recur`, by one pass over the steps."""
     if narrow.fits(a, k, v):
-        return _narrow(a, q, k, v, state, before=read == "before", real=real, offsets=offsets)
+        tensors = (q, k, v, a.log_decay, a.step, a.beta, state)
+        output, last, _ = run(narrow.RUN, tensors, real, offsets, read == "before")
+        return output, last
     log_decay, step, erase, right = a.log_decay, a.step, a.left if a.beta is None else a.beta, a.right
     if state.is_complex():
         if log_decay is None:
             log_decay = state.new_zeros(1, 1, 1, 1)
     elif right is k:
         right = None
-    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
     tensors = (q, k, v, log_decay, step, erase, right, state)
-    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    output, last, _, _ = RUN(*tensors, real, borders, a.beta is not None, read == "before", keep)
-    return output, last
-
-
-def _narrow(
-    a: Transition,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    state: Tensor,
-    *,
-    before: bool,
-    real: Tensor | None,
-    offsets: list[int] | None,
-) -> tuple[Tensor, Tensor]:
-    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
-    tensors = (q, k, v, a.log_decay, a.step, a.beta, state)
-    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    output, last, _ = narrow.RUN(*tensors, real, borders, before, keep)
+    output, last, _, _ = run(RUN, tensors, real, offsets, a.beta is not None, read == "before")
     return output, last

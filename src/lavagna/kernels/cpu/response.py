@@ -26,7 +26,7 @@ from lavagna.kernels.cpu.operands import (
     threads,
     wide_of,
 )
-from lavagna.kernels.cpu.planned import New, Operator
+from lavagna.kernels.cpu.planned import New, Operator, run
 from lavagna.kernels.cpu.stepwise import stepwise
 
 # Steps of a segment, whose states stay in the nearest cache on the way back; channels of a task, as in the kernel.
@@ -169,8 +169,5 @@ def response(
 
     u (b, t, c) is real; a, b and c (c, k) and the state are float64 or complex128, all alike. y is float32 at least.
     """
-    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
-    tensors = (u, a, b, c, state)
-    keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    y, last, _ = _RUN(*tensors, real, borders, keep)
+    y, last, _ = run(_RUN, (u, a, b, c, state), real, offsets)
     return y, last

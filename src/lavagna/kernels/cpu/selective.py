@@ -30,7 +30,7 @@ from lavagna.kernels.cpu.operands import (
     vector_bytes,
     written,
 )
-from lavagna.kernels.cpu.planned import New, Operator
+from lavagna.kernels.cpu.planned import New, Operator, run
 
 # Steps of a segment, and channels of a task, by the shape alone: no sum may depend on the number of threads.
 SEGMENT, SHARE = 64, 128
@@ -210,8 +210,5 @@ def selective_scan(
 ) -> tuple[Tensor, Tensor]:
     """Reads (b, t, c), in the dtype of B, and the last state (n, c, 1, k), of a legal call: A <= 0, dt >= 0."""
     state = state.to(torch.float64 if B.dtype == torch.float64 else torch.float32)
-    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
-    tensors = (x, dt, A, B, C, D, state)
-    keep = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in tensors)
-    y, last, _ = _RUN(*tensors, real, borders, keep)
+    y, last, _ = run(_RUN, (x, dt, A, B, C, D, state), real, offsets)
     return y.to(B.dtype), last

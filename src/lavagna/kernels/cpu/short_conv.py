@@ -27,7 +27,7 @@ from lavagna.kernels.cpu.operands import (
     wide_of,
     written,
 )
-from lavagna.kernels.cpu.planned import New, Operator
+from lavagna.kernels.cpu.planned import New, Operator, borders
 from lavagna.packing import masked_rows, packed_rows
 
 # Channels of a task: on the way back their weights, gradients and the filter's steps stay in the nearest cache.
@@ -175,6 +175,5 @@ def short_conv(
     offsets: list[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The convolved steps (b, t, c), in the dtype of x, and the windows after them, in that of x or wider."""
-    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
-    y, last = _RUN(x, weight, bias, window, real, borders, silu)
+    y, last = _RUN(x, weight, bias, window, real, borders(offsets), silu)
     return y.to(x.dtype), last.to(torch.promote_types(window.dtype, x.dtype))

@@ -29,7 +29,7 @@ from lavagna.kernels.cpu.operands import (
     threads,
     vector_bytes,
 )
-from lavagna.kernels.cpu.planned import New, Operator
+from lavagna.kernels.cpu.planned import New, Operator, run
 from lavagna.kernels.cpu.stepwise import stepwise
 
 # Numbers that a step keeps of each cell for its gradients.
@@ -196,7 +196,4 @@ def slstm(
     """
     wide = torch.float64 if i.dtype == torch.float64 else torch.float32
     state = tuple(x.to(wide) for x in (hidden, cell, normalizer, stabilizer))
-    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
-    tensors = (i, f, z, o, bias, mixing, *state)
-    keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return _RUN(*tensors, real, borders, keep)[:5]
+    return run(_RUN, (i, f, z, o, bias, mixing, *state), real, offsets)[:5]

@@ -27,7 +27,7 @@ from lavagna.kernels.cpu.operands import (
     threads,
     vector_bytes,
 )
-from lavagna.kernels.cpu.planned import New, Operator
+from lavagna.kernels.cpu.planned import New, Operator, run
 from lavagna.kernels.cpu.stepwise import stepwise
 
 # Steps of a segment, and channels of a task, by the shape alone: no sum may depend on the number of threads.
@@ -195,7 +195,4 @@ def wkv(
     """Averages (b, t, c), the last sums (n, c, 2, 1) and the unit that they are over (n, c, 1), float32 at least."""
     wide = torch.float64 if k.dtype == torch.float64 else torch.float32
     memory, stabilizer = memory.to(wide), stabilizer.to(wide)
-    borders = None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
-    tensors = (log_decay, u, k, v, memory, stabilizer)
-    keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return _RUN(*tensors, real, borders, keep)[:3]
+    return run(_RUN, (log_decay, u, k, v, memory, stabilizer), real, offsets)[:3]
