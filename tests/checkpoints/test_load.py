@@ -8,37 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import lavagna as lv
+from checkpoints.own_folder import build, configure, edit
 from lavagna.data import Tokenizer
 from lavagna.modules.precision import Wide
 
 LAYERS = [*lv.layers.names(), ["gated_delta_net", "mamba2", "softmax_attention"]]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-
-
-def build(layer="gla", **changed):
-    depth = len(layer) if isinstance(layer, list) else 2
-    return lv.LanguageModel(
-        lv.ModelConfig(layer=layer, **({"d_model": 32, "depth": depth, "vocab_size": 256} | changed))
-    )
-
-
-@pytest.fixture
-def folder(tmp_path):
-    lv.save(build(), tmp_path / "model", Tokenizer.bytes())
-    return tmp_path / "model"
-
-
-def edit(folder, change):
-    """Rewrite the tensors of a checkpoint."""
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors")
-
-
-def configure(folder, **changed):
-    config = json.loads((folder / "config.json").read_text())
-    config["model"] |= changed
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 @pytest.mark.parametrize("tied", [True, False])

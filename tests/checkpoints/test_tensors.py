@@ -1,37 +1,13 @@
 """Which tensors a file may hold beside one another, and how what no model holds is said."""
 
-import json
 import os
 import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 import lavagna as lv
-
-
-def build(layer="gla", **changed):
-    return lv.LanguageModel(lv.ModelConfig(layer, **({"d_model": 32, "depth": 2, "vocab_size": 256} | changed)))
-
-
-@pytest.fixture
-def folder(tmp_path):
-    lv.save(build(), tmp_path / "model")
-    return tmp_path / "model"
-
-
-def edit(folder, change):
-    """Rewrite the tensors of a checkpoint."""
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors")
-
-
-def configure(folder, **changed):
-    config = json.loads((folder / "config.json").read_text())
-    config["model"] |= changed
-    (folder / "config.json").write_text(json.dumps(config))
+from checkpoints.own_folder import build, configure, edit
 
 
 def test_what_torch_says_of_sizes_comes_without_its_own_calls(folder):
