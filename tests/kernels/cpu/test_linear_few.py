@@ -6,6 +6,7 @@ import torch
 from lavagna.kernels.cpu import linear_few as module
 from lavagna.kernels.cpu.library import library
 from lavagna.kernels.cpu.linear_few import fits, linear_few, quantized
+from over_steps import by_threads
 
 if library().functions is None:
     pytest.skip(f"the CPU kernels are {library().level}", allow_module_level=True)
@@ -48,14 +49,11 @@ def test_it_is_the_map(rows, shape, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_neither_threads_nor_other_rows_change_a_bit(kind):
     x, weight, scale, bias = made(kind, 4, 1037, 769)
-    threads, found = torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            for rows in (1, 2, 3, 4):
-                found.append(torch.cat([linear_few(part, weight, bias, scale) for part in x.split(rows)]))
-    finally:
-        torch.set_num_threads(threads)
+
+    def by_rows():
+        return [torch.cat([linear_few(part, weight, bias, scale) for part in x.split(rows)]) for rows in (1, 2, 3, 4)]
+
+    found = [one for own in by_threads(by_rows) for one in own]
     assert all(torch.equal(one, found[0]) for one in found[1:])
 
 

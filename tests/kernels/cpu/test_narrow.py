@@ -10,6 +10,7 @@ from definition import held
 from lavagna.algebra.transition import shared
 from lavagna.kernels.cpu import narrow
 from lavagna.kernels.cpu.library import library
+from over_steps import at_most_twice_as_far, threads_change_no_bit
 from transitions import TRANSITIONS, Call, Sizes, call, difference, leaves
 
 if library().functions is None:
@@ -113,8 +114,7 @@ def test_in_float32_it_is_at_most_twice_as_far_from_float64_as_torch(name):
         low = mapped(some, lambda x: x.to(torch.complex64 if x.is_complex() else torch.float32))
         exact = mapped(low, lambda x: x.to(torch.complex128 if x.is_complex() else torch.float64))
         for find in (run, gradients):
-            for own, other, right in zip(find(low, "cpu"), find(low, "torch"), find(exact, "torch"), strict=True):
-                assert difference(own, right) <= max(2 * difference(other, right), 1e-6)
+            assert at_most_twice_as_far(find(low, "cpu"), find(low, "torch"), find(exact, "torch"))
 
 
 def test_a_slow_decay_is_not_rounded_over_a_long_text():
@@ -152,14 +152,7 @@ def piece(some: Call, start: int, end: int) -> Call:
 def test_the_number_of_threads_changes_no_bit(name, sizes):
     some = call(name, sizes._replace(t=100, h=min(sizes.h, 1) if sizes.h == 1 else 1040, hv=1040), device=CPU)
     some = mapped(some, lambda x: x.to(torch.complex64 if x.is_complex() else torch.float32))
-    threads, found = torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            found.append([*run(some, "cpu"), *gradients(some, "cpu")])
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+    assert threads_change_no_bit(lambda: [*run(some, "cpu"), *gradients(some, "cpu")])
 
 
 @EVERY

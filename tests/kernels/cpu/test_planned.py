@@ -11,6 +11,7 @@ from kernel_calls import BORDERS, DIRECT, EVERY, MASK
 from lavagna.kernels.cpu import gated_norm, linear_few, operands, operators, planned
 from lavagna.kernels.cpu.library import library
 from layouts import LAYOUTS, as_real, astray
+from over_steps import by_threads
 
 if library().functions is None:
     pytest.skip(f"the CPU kernels are {library().level}", allow_module_level=True)
@@ -87,16 +88,10 @@ def wide_call():
 
 
 def test_how_many_threads_there_are_is_part_of_a_signature():
-    run, given, before = operators.RUN, wide_call(), torch.get_num_threads()
+    run, given = operators.RUN, wide_call()
     run._plan.cache_clear()
-    try:
-        results, plans = [], []
-        for count in (1, 3, 1, 2):
-            torch.set_num_threads(count)
-            results.append(run(*given))
-            plans.append(run._found(given)[1].block.tolist())
-    finally:
-        torch.set_num_threads(before)
+    found = by_threads(lambda: (run(*given), run._found(given)[1].block.tolist()), (1, 3, 1, 2))
+    results, plans = zip(*found, strict=True)
     assert plans[0] == plans[2] and plans[0] != plans[1] != plans[3]
     assert all(equal(results[0], each) for each in results)
 

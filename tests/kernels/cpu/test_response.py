@@ -11,6 +11,7 @@ from lavagna.kernels.cpu import response as kernel
 from lavagna.kernels.cpu.library import library
 from lavagna.kernels.cpu.response import response
 from lavagna.kernels.cpu.stepwise import stepwise
+from over_steps import cut_is_whole, hidden, packed_is_apart, threads_change_no_bit
 from transitions import difference
 
 if library().functions is None:
@@ -78,7 +79,7 @@ def test_masks_and_borders_in_any_place_change_nothing_of_the_rest():
         some = drawn(b=1, t=140, rows=4 if borders else 1)
         same(some, offsets=borders)
         same(some, real=mask, offsets=borders)
-        spoiled = some._replace(u=some.u.masked_fill(~mask.unsqueeze(-1), torch.nan))
+        spoiled = some._replace(u=hidden(some.u, mask))
         options = {"real": mask, "offsets": borders}
         assert all(map(torch.equal, response(*spoiled, **options), response(*some, **options)))
         found = gradients(response, spoiled, **options)
@@ -87,22 +88,24 @@ def test_masks_and_borders_in_any_place_change_nothing_of_the_rest():
 
 def test_any_cut_is_the_whole_to_the_bit():
     some = drawn()
-    y, last = response(*some)
-    for cut in (0, 1, 63, 64, 70):
-        one, between = response(*some._replace(u=some.u[:, :cut]))
-        two, after = response(*some._replace(u=some.u[:, cut:], state=between))
-        assert torch.equal(torch.cat([one, two], 1), y) and torch.equal(after, last)
+    assert all(cut_is_whole(part(some), [some.state], 70, cut) for cut in (0, 1, 63, 64, 70))
+
+
+def part(some: System):
+    """Calls of the kernel on some of the steps."""
+    return lambda start, end, state: response(*some._replace(u=some.u[:, start:end], state=state))
+
+
+def test_packed_rows_are_those_that_were_apart_to_the_bit():
+    some = drawn(b=1, t=100, rows=3)
+    whole = response(*some, offsets=[0, 10, 10, 100])
+    assert packed_is_apart(whole, part(some), [some.state], [0, 10, 10, 100])
 
 
 def test_the_number_of_threads_and_the_layout_change_no_bit():
     some = drawn(t=300, c=40)
     right = [*response(*some), *gradients(response, some)]
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        assert all(map(torch.equal, [*response(*some), *gradients(response, some)], right))
-    finally:
-        torch.set_num_threads(threads)
+    assert threads_change_no_bit(lambda: [*response(*some), *gradients(response, some)])
     for turned in (lambda x: x.mT.contiguous().mT, lambda x: torch.stack([x, x * torch.nan], -1)[..., 0]):
         other = System(*map(turned, some))
         assert all(map(torch.equal, [*response(*other), *gradients(response, other)], right))

@@ -1,6 +1,5 @@
 """The CPU kernel of the selective scan is the loop over steps, forward and backward, masked, packed or cut."""
 
-import itertools
 from typing import NamedTuple
 
 import pytest
@@ -13,6 +12,7 @@ from lavagna.kernels.cpu import selective
 from lavagna.kernels.cpu.library import library
 from lavagna.modules.selective_scan import selective_scan
 from lavagna.modules.steps import Steps
+from over_steps import at_most_twice_as_far, close, cut_is_whole, hidden, packed_is_apart, threads_change_no_bit, twice
 from transitions import difference
 
 if library().functions is None:
@@ -91,7 +91,7 @@ def test_masks_and_borders_in_any_place_change_nothing_of_the_rest():
         options = {"mask": mask, "cu_seqlens": borders}
         same(some, **options)
         # Whatever a masked step holds.
-        spoiled = some.map(lambda x: torch.where(mask[..., None], x, torch.nan) if x.shape[:2] == (1, 140) else x)
+        spoiled = some.map(lambda x: hidden(x, mask) if x.shape[:2] == (1, 140) else x)
         assert all(map(torch.equal, run(spoiled, "cpu", **options), run(some, "cpu", **options)))
         found = gradients(spoiled, "cpu", weights_of(some, **options), **options)
         assert all(x.isfinite().all() for x in found)
@@ -112,25 +112,23 @@ def test_a_single_step_on_whole_vectors_is_the_loops_and_a_masked_one_does_nothi
 
 def test_packed_rows_are_those_that_were_apart_to_the_bit():
     some = drawn(b=1, t=100, rows=3, dtype=torch.float32)
-    y, memory = run(some, "cpu", cu_seqlens=[0, 10, 10, 100])
-    for row, (start, end) in enumerate(itertools.pairwise([0, 10, 10, 100])):
-        own = run(part(some, start, end, some.memory[row : row + 1]), "cpu")
-        assert torch.equal(own[0], y[:, start:end]) and torch.equal(own[1], memory[row : row + 1])
+    whole = run(some, "cpu", cu_seqlens=[0, 10, 10, 100])
+    assert packed_is_apart(whole, part(some), [some.memory], [0, 10, 10, 100])
 
 
-def part(some: Scan, start: int, end: int, memory: Tensor) -> Scan:
-    x, dt, B, C = (each[:, start:end] for each in (some.x, some.dt, some.B, some.C))
-    return Scan(x, dt, some.A, B, C, some.D, memory)
+def part(some: Scan):
+    """Calls of the kernel on some of the steps."""
+
+    def call(start: int, end: int, memory: Tensor):
+        x, dt, B, C = (each[:, start:end] for each in (some.x, some.dt, some.B, some.C))
+        return run(Scan(x, dt, some.A, B, C, some.D, memory), "cpu")
+
+    return call
 
 
 def test_any_cut_is_the_whole_to_the_bit():
     some = drawn(t=67, dtype=torch.float32)
-    whole = run(some, "cpu")
-    for cut in (0, 1, 33, 64, 67):
-        first = run(part(some, 0, cut, some.memory), "cpu")
-        second = run(part(some, cut, 67, first[1]), "cpu")
-        assert torch.equal(torch.cat([first[0], second[0]], 1), whole[0])
-        assert torch.equal(second[1], whole[1])
+    assert all(cut_is_whole(part(some), [some.memory], 67, cut) for cut in (0, 1, 33, 64, 67))
 
 
 @pytest.mark.parametrize("sizes", [{}, {"b": 1, "t": 300, "c": 40, "n": 16}], ids=str)
@@ -139,9 +137,7 @@ def test_in_float32_it_is_at_most_twice_as_far_from_float64_as_torch(sizes):
     exact = narrow.map(Tensor.double)
     weights = weights_of(narrow)
     for find in (run, lambda some, backend: gradients(some, backend, [each.to(some.x.dtype) for each in weights])):
-        ours, torchs, right = find(narrow, "cpu"), find(narrow, "torch"), find(exact, "torch")
-        for own, other, wanted in zip(ours, torchs, right, strict=True):
-            assert difference(own, wanted) <= max(2 * difference(other, wanted), 1e-6)
+        assert at_most_twice_as_far(find(narrow, "cpu"), find(narrow, "torch"), find(exact, "torch"))
 
 
 def test_a_slow_decay_is_not_rounded_over_a_long_text():
@@ -192,14 +188,8 @@ def test_no_layout_of_what_comes_matters():
 
 def test_the_number_of_threads_changes_no_bit():
     some = drawn(t=80, c=300, n=4, dtype=torch.float32)
-    weights, threads, found = weights_of(some), torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            found.append([*run(some, "cpu"), *gradients(some, "cpu", weights)])
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+    weights = weights_of(some)
+    assert threads_change_no_bit(lambda: [*run(some, "cpu"), *gradients(some, "cpu", weights)])
 
 
 @pytest.mark.parametrize("sizes", [{"t": 0}, {"b": 0}], ids=str)
@@ -214,15 +204,8 @@ def test_nothing_is_legal(sizes):
 @pytest.mark.parametrize("mask", [None, torch.tensor([[True, False, True, True]])])
 def test_gradients_of_gradients_are_those_of_torch(mask):
     some = drawn(b=1, t=4, c=2, n=2).map(Tensor.requires_grad_)
-
-    def twice(backend):
-        first = torch.autograd.grad(
-            sum(x.square().sum() for x in run(some, backend, mask=mask)), some, create_graph=True
-        )
-        return torch.autograd.grad(sum(x.square().sum() for x in first), some)
-
-    for ours, right in zip(twice("cpu"), twice("torch"), strict=True):
-        assert difference(ours, right) < 1e-11
+    ours, right = (twice(run(some, backend, mask=mask), some) for backend in ("cpu", "torch"))
+    assert close(ours, right, 1e-11)
 
 
 def test_the_layer_takes_it_unless_a_form_is_asked_for(monkeypatch):

@@ -11,6 +11,7 @@ from lavagna.kernels.cpu import short_conv as module
 from lavagna.kernels.cpu.library import library
 from lavagna.modules.short_conv import ShortConv
 from lavagna.modules.steps import Steps
+from over_steps import at_most_twice_as_far, close, hidden, threads_change_no_bit, twice
 from transitions import difference
 
 if library().functions is None:
@@ -74,7 +75,7 @@ def test_masks_and_borders_in_any_place_change_nothing_of_the_rest(activation):
         same(conv, x, window, cu_seqlens=borders)
         options = {"mask": mask, "cu_seqlens": borders}
         same(conv, x, window, **options)
-        spoiled = torch.where(mask[..., None], x, torch.nan)
+        spoiled = hidden(x, mask)
         assert all(map(torch.equal, run(conv, spoiled, window, **options), run(conv, x, window, **options)))
         found = gradients(conv, spoiled, window, **options)
         assert all(part.isfinite().all() for part in found) and not found[-2][~mask].any()
@@ -102,8 +103,7 @@ def test_in_float32_it_is_at_most_twice_as_far_from_float64_as_torch(width):
         ours, torchs = find(conv, x, window), find(conv, x, window, "torch")
         right = find(conv.double(), x.double(), window.double(), "torch")
         conv.float()
-        for own, other, wanted in zip(ours, torchs, right, strict=True):
-            assert difference(own, wanted) <= max(2 * difference(other, wanted), 1e-6)
+        assert at_most_twice_as_far(ours, torchs, right)
 
 
 @pytest.mark.parametrize("size", [-1e4, -90.0, 0.0, 90.0, 1e4])
@@ -152,14 +152,8 @@ def test_no_layout_of_what_comes_matters():
 
 def test_the_number_of_threads_changes_no_bit():
     conv = made(1100, dtype=torch.float32)
-    (x, window), threads, found = drawn(conv, t=80, dtype=torch.float32), torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            found.append([*run(conv, x, window), *gradients(conv, x, window)])
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+    given = drawn(conv, t=80, dtype=torch.float32)
+    assert threads_change_no_bit(lambda: [*run(conv, *given), *gradients(conv, *given)])
 
 
 @pytest.mark.parametrize(
@@ -169,13 +163,8 @@ def test_gradients_of_gradients_are_those_of_torch(options):
     conv = made(3)
     x, window = drawn(conv, 1, 4, 2 if "cu_seqlens" in options else 1)
     leaves = [*conv.parameters(), x.requires_grad_(), window.requires_grad_()]
-
-    def twice(backend):
-        loss = sum(part.square().sum() for part in run(conv, x, window, backend, **options))
-        first = torch.autograd.grad(loss, leaves, create_graph=True)
-        return torch.autograd.grad(sum(part.square().sum() for part in first), leaves)
-
-    assert max(map(difference, twice("cpu"), twice("torch"))) < 1e-11
+    ours, right = (twice(run(conv, x, window, backend, **options), leaves) for backend in ("cpu", "torch"))
+    assert close(ours, right, 1e-11)
 
 
 def test_layers_take_it_unless_a_form_is_asked_for(monkeypatch):

@@ -12,6 +12,7 @@ import lavagna as lv
 from lavagna.kernels.cpu import slstm as kernel
 from lavagna.kernels.cpu.library import library
 from lavagna.modules.exponential import NOTHING
+from over_steps import at_most_twice_as_far, close, cut_is_whole, hidden, packed_is_apart, threads_change_no_bit, twice
 from transitions import difference
 
 if library().functions is None:
@@ -128,8 +129,7 @@ def test_masks_and_borders_in_any_place_change_nothing_of_the_rest():
             same(some, real=real, offsets=borders)
         # Whatever a masked step holds.
         options = {"real": mask, "offsets": borders}
-        hidden = (torch.where(mask[..., None, None], x, torch.nan) for x in some[:4])
-        spoiled = Cells(*hidden, *some[4:])
+        spoiled = Cells(*(hidden(x, mask) for x in some[:4]), *some[4:])
         assert all(map(torch.equal, fused(spoiled, **options), fused(some, **options)))
         found = gradients(fused, spoiled, weights_of(some), **options)
         assert all(x.isfinite().all() for x in found)
@@ -143,23 +143,20 @@ def test_rows_of_any_length_stand_beside_each_other():
 
 def test_packed_rows_are_those_that_were_apart_to_the_bit():
     some = drawn(b=1, t=30, d=20, rows=3, dtype=torch.float32)
-    shown, *lasts = fused(some, offsets=[0, 10, 10, 30])
-    for row, (start, end) in enumerate(itertools.pairwise([0, 10, 10, 30])):
-        own, *last = fused(some.between(start, end, *(x[row : row + 1] for x in some[6:])))
-        assert torch.equal(own, shown[:, start:end])
-        assert all(torch.equal(x, whole[row : row + 1]) for x, whole in zip(last, lasts, strict=True))
+    whole = fused(some, offsets=[0, 10, 10, 30])
+    assert packed_is_apart(whole, part(some), some[6:], [0, 10, 10, 30])
+
+
+def part(some: Cells):
+    """Calls of the kernel on some of the steps."""
+    return lambda start, end, *state: fused(some.between(start, end, *state))
 
 
 @pytest.mark.parametrize("size", [20, 32])
 def test_any_cut_is_the_whole_to_rounding(size):
     """Whole vectors of few steps are multiplied by the matrix as it lies, whose sums are in another order."""
     some = drawn(t=30, d=size)
-    shown, *lasts = fused(some)
-    for cut in (0, 1, 3, 17, 29, 30):
-        first, *state = fused(some.between(0, cut, *some[6:]))
-        second, *last = fused(some.between(cut, 30, *state))
-        assert difference(torch.cat([first, second], 1), shown) < 1e-13
-        assert all(difference(x, whole) < 1e-13 for x, whole in zip(last, lasts, strict=True))
+    assert all(cut_is_whole(part(some), some[6:], 30, cut, same=close) for cut in (0, 1, 3, 17, 29, 30))
 
 
 @pytest.mark.parametrize("sizes", [{"t": 40, "d": 64}, {"b": 5, "t": 7, "d": 200, "h": 1}], ids=str)
@@ -171,9 +168,7 @@ def test_in_float32_it_is_at_most_twice_as_far_from_float64_as_torch(sizes):
         return gradients(run, some, [each.to(some.i.dtype) for each in weights])
 
     for find in (lambda run, some: run(some), back):
-        ours, torchs, right = find(fused, narrow), find(defined, narrow), find(defined, exact)
-        for own, other, wanted in zip(ours, torchs, right, strict=True):
-            assert difference(own, wanted) <= max(2 * difference(other, wanted), 1e-6)
+        assert at_most_twice_as_far(find(fused, narrow), find(defined, narrow), find(defined, exact))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -204,14 +199,8 @@ def test_no_layout_of_what_comes_matters():
 
 def test_the_number_of_threads_changes_no_bit():
     some = drawn(b=9, t=20, h=3, d=20, dtype=torch.float32)
-    weights, threads, found = weights_of(some), torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            found.append([*fused(some), *gradients(fused, some, weights)])
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+    weights = weights_of(some)
+    assert threads_change_no_bit(lambda: [*fused(some), *gradients(fused, some, weights)])
 
 
 @pytest.mark.parametrize("sizes", [{"t": 0}, {"b": 0}], ids=str)
@@ -230,14 +219,8 @@ def test_nothing_is_legal(sizes):
 )
 def test_gradients_of_gradients_are_those_of_torch(options):
     some = drawn(b=1, t=3, h=1, d=2, rows=2 if "offsets" in options else 1).map(Tensor.requires_grad_)
-
-    def twice(run):
-        out = run(some, **options)[:4]
-        first = torch.autograd.grad(sum(x.square().sum() for x in out), some, create_graph=True)
-        return torch.autograd.grad(sum(x.square().sum() for x in first), some)
-
-    for ours, right in zip(twice(fused), twice(defined), strict=True):
-        assert difference(ours, right) < 1e-11
+    ours, right = (twice(run(some, **options)[:4], some) for run in (fused, defined))
+    assert close(ours, right, 1e-11)
 
 
 def test_the_layer_takes_it_unless_torch_is_asked_for(monkeypatch):

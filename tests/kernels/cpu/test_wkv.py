@@ -1,6 +1,5 @@
 """The CPU kernel of WKV is the loop over steps, forward and backward, masked, packed or cut, for keys of any size."""
 
-import itertools
 from typing import NamedTuple
 
 import pytest
@@ -14,6 +13,7 @@ from lavagna.kernels.cpu.library import library
 from lavagna.modules.exponential import NOTHING
 from lavagna.modules.steps import Steps
 from lavagna.modules.wkv import wkv
+from over_steps import at_most_twice_as_far, close, cut_is_whole, hidden, packed_is_apart, threads_change_no_bit, twice
 from transitions import difference
 
 if library().functions is None:
@@ -112,8 +112,7 @@ def test_masks_and_borders_in_any_place_change_nothing_of_the_rest():
         options = {"mask": mask, "cu_seqlens": borders}
         same(some, **options)
         # Whatever a masked step holds.
-        k, v = (torch.where(mask[..., None], x, torch.nan) for x in (some.k, some.v))
-        spoiled = some._replace(k=k, v=v)
+        spoiled = some._replace(k=hidden(some.k, mask), v=hidden(some.v, mask))
         assert all(map(torch.equal, run(spoiled, "cpu", **options), run(some, "cpu", **options)))
         found = gradients(spoiled, "cpu", weights_of(some, **options), **options)
         assert all(x.isfinite().all() for x in found)
@@ -122,21 +121,18 @@ def test_masks_and_borders_in_any_place_change_nothing_of_the_rest():
 
 def test_packed_rows_are_those_that_were_apart_to_the_bit():
     some = drawn(b=1, t=100, rows=3, dtype=torch.float32)
-    out = run(some, "cpu", cu_seqlens=[0, 10, 10, 100])
-    for row, (start, end) in enumerate(itertools.pairwise([0, 10, 10, 100])):
-        own = run(some.between(start, end, some.memory[row : row + 1], some.stabilizer[row : row + 1]), "cpu")
-        assert torch.equal(own[0], out[0][:, start:end])
-        assert all(torch.equal(x, whole[row : row + 1]) for x, whole in zip(own[1:], out[1:], strict=True))
+    whole = run(some, "cpu", cu_seqlens=[0, 10, 10, 100])
+    assert packed_is_apart(whole, part(some), [some.memory, some.stabilizer], [0, 10, 10, 100])
+
+
+def part(some: Average):
+    """Calls of the kernel on some of the steps."""
+    return lambda start, end, *state: run(some.between(start, end, *state), "cpu")
 
 
 def test_any_cut_is_the_whole_to_the_bit():
     some = drawn(t=67, dtype=torch.float32)
-    whole = run(some, "cpu")
-    for cut in (0, 1, 31, 64, 67):
-        first = run(some.between(0, cut, some.memory, some.stabilizer), "cpu")
-        second = run(some.between(cut, 67, *first[1:]), "cpu")
-        assert torch.equal(torch.cat([first[0], second[0]], 1), whole[0])
-        assert all(map(torch.equal, second[1:], whole[1:]))
+    assert all(cut_is_whole(part(some), [some.memory, some.stabilizer], 67, cut) for cut in (0, 1, 31, 64, 67))
 
 
 @pytest.mark.parametrize("sizes", [{}, {"b": 1, "t": 300, "c": 40}, {"scale": 30.0}], ids=str)
@@ -154,9 +150,8 @@ def test_in_float32_it_is_at_most_twice_as_far_from_float64_as_torch(sizes):
     for find in (forward, back):
         ours, torchs = (find(narrow, backend, unit=unit) for backend in ("cpu", "torch"))
         right = find(exact, "torch", unit=unit)
-        for own, other, wanted in zip(ours, torchs, right, strict=True):
-            # The sum of u and a key of 90 is off by 4e-6.
-            assert difference(own, wanted) <= max(2 * difference(other, wanted), 4e-6 if "scale" in sizes else 1e-6)
+        # The sum of u and a key of 90 is off by 4e-6.
+        assert at_most_twice_as_far(ours, torchs, right, 4e-6 if "scale" in sizes else 1e-6)
 
 
 @pytest.mark.parametrize("key", [0.0, 900.0])
@@ -195,14 +190,8 @@ def test_no_layout_of_what_comes_matters():
 
 def test_the_number_of_threads_changes_no_bit():
     some = drawn(t=80, c=300, dtype=torch.float32)
-    weights, threads, found = weights_of(some), torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            found.append([*run(some, "cpu"), *gradients(some, "cpu", weights)])
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+    weights = weights_of(some)
+    assert threads_change_no_bit(lambda: [*run(some, "cpu"), *gradients(some, "cpu", weights)])
 
 
 @pytest.mark.parametrize("sizes", [{"t": 0}, {"b": 0}], ids=str)
@@ -219,14 +208,8 @@ def test_nothing_is_legal(sizes):
 )
 def test_gradients_of_gradients_are_those_of_torch(options):
     some = drawn(b=1, t=4, c=2, rows=2 if "cu_seqlens" in options else 1).map(Tensor.requires_grad_)
-
-    def twice(backend):
-        out = run(some, backend, **options)[:2]
-        first = torch.autograd.grad(sum(x.square().sum() for x in out), some, create_graph=True)
-        return torch.autograd.grad(sum(x.square().sum() for x in first), some)
-
-    for ours, right in zip(twice("cpu"), twice("torch"), strict=True):
-        assert difference(ours, right) < 1e-11
+    ours, right = (twice(run(some, backend, **options)[:2], some) for backend in ("cpu", "torch"))
+    assert close(ours, right, 1e-11)
 
 
 def test_functional_and_forward_derivatives_are_torchs():
