@@ -86,6 +86,20 @@ def test_derivatives_forward_of_a_kernel_are_refused_and_not_lost(name):
             function(*(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)) for x in values))
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_compiler_that_carries_derivatives_forward_loses_none():
+    q, k, v = torch.randn(3, 1, 5, 2, 4, dtype=torch.float64)
+    a, layer = lv.identity(), lv.layers.build("mamba", 16).double()
+    x = torch.randn(1, 5, 16, dtype=torch.float64)
+    for function, given in ((lambda q: lv.recur(a, q, k, v).output, q), (lambda x: layer(x).y, x)):
+
+        def moved(given, function=function):
+            return torch.func.jvp(function, (given,), (torch.ones_like(given),))[1]
+
+        right = moved(given)
+        assert right.any() and torch.allclose(torch.compile(moved, backend="aot_eager")(given), right)
+
+
 class Onlooker(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))

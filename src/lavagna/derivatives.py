@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lavagna.facts import PLAIN
 
+FORWARD = "forward-mode derivatives"
 VALUES = PLAIN | {bool, int, float}
 
 
@@ -15,7 +16,14 @@ def beyond_backward() -> str | None:
     """The name of what is being computed that operators with a backward pass alone have no rule for, or None."""
     if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
         return "torch.func"
-    return "forward-mode derivatives" if forward_mode() else None
+    return FORWARD if forward_mode() else None
+
+
+def beyond_operators() -> str | None:
+    """The same, but that a compiler, which sees the operators, tells of derivatives forward alone."""
+    if torch.compiler.is_compiling():
+        return FORWARD if forward_mode() else None
+    return beyond_backward()
 
 
 def forward_mode() -> bool:

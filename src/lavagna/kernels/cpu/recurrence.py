@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lavagna.algebra.transition import Transition, finite
-from lavagna.derivatives import apart, beyond_backward, gradients_again
+from lavagna.derivatives import apart, beyond_operators, gradients_again
 from lavagna.forms.call import Inputs, call
 from lavagna.forms.chunkwise import chunkwise
 from lavagna.kernels.cpu import narrow
@@ -123,9 +123,7 @@ def lacks(a: Transition, q: Tensor, k: Tensor, v: Tensor) -> str | None:
         return f"the cpu backend's kernels read the memory of a CPU, but q is on {q.device}"
     if LIBRARY.functions is None:
         return f"the cpu backend's kernels are {LIBRARY.level}"
-    if torch.compiler.is_compiling():
-        return None
-    asked = beyond_backward()
+    asked = beyond_operators()
     return None if asked is None else f"the cpu backend's kernels have no rule for {asked}"
 
 
