@@ -109,32 +109,15 @@ void turn(typename N::Scalar* rows, typename N::Scalar* tiles, Index values, Ind
     });
 }
 
-// Rows of keys to a tile of them, or back.
-template <class N, bool kBack = false, class Row>
-void lay(Index count, Row* rows, typename N::Scalar* tile, Index key_row) {
-    constexpr Index one = kLanes<typename N::Scalar> * N::kParts;
-    for (Index r = 0; r < count; ++r)
-        for (Index j = 0; j < key_row; j += one) {
-            Row* const row = rows + r * key_row + j;
-            typename N::Scalar* const at = tile + j * count + r * one;
-            if constexpr (kBack) N::load(at).store(row);
-            else N::load(row).store(at);
-        }
-}
-
 // The loops for one kind of transition, over many rows of values at once and over one.
 template <class N>
 struct Loops {
     using T = typename N::Scalar;
     using Fold = void (*)(const Segment<N>&, bool, Index, T*, const Reads<T>&);
-    using Recall = void (*)(const Segment<N>&, Index, Lines<const T>, T*);
-    using Unfold = void (*)(const Segment<N>&, bool, Index, const T*, T*, const Gradients<N>&);
 
     bool decay;
     Rank rank;
     Fold columns, column, rows, row;
-    Recall recall_rows, recall_row;
-    Unfold unfold_rows, unfold_row;
 
     template <bool kDecay, Rank kRank>
     static Loops of() {
@@ -143,11 +126,7 @@ struct Loops {
                 fold_columns<N, kDecay, kRank, kWide<N>>,
                 fold_columns<N, kDecay, kRank, 1>,
                 fold_rows<N, kDecay, kRank, kRows<N>>,
-                fold_rows<N, kDecay, kRank, 1>,
-                recall<N, kDecay, kRank, kRows<N>>,
-                recall<N, kDecay, kRank, 1>,
-                unfold<N, kDecay, kRank, kRows<N>>,
-                unfold<N, kDecay, kRank, 1>};
+                fold_rows<N, kDecay, kRank, 1>};
     }
 
     static Loops for_call(const Call& call) {
@@ -215,39 +194,47 @@ struct Recurrence {
         memory.give();
     }
 
-
     void backward(Index part) const {
-        const Sequence own = sequence(call, row);
-        const Memory<N> gradient(call, row, head, first, values, call.d_last, call.d_state);
-        Segment<N> s(call, loops.decay, loops.rank, own.batch, head, first, values);
-        const Index keys = (call.segment + 1) * s.key_row, value_rows = (call.segment + 1) * s.value_row;
-        Scratch<T> scratch(5 * keys + 3 * value_rows), states(kRows<N> * keys), tiles(values * s.key_row);
-        const auto tile = [&](Index r) { return tiles.get() + r * s.key_row; };
-        each_rows([&](Index count, Index r) { lay<N>(count, gradient.rows + r * s.key_row, tile(r), s.key_row); });
-        T* at = scratch.get();
-        Gradients<N> d{at, at + keys, at + 2 * keys, at + 3 * keys, at + 4 * keys, {}, {}, {}};
-        T* const rows = at + 5 * keys;
-        const Index pieces = (own.end - own.first + call.segment - 1) / call.segment;
-        for (Index piece = pieces - 1; piece >= 0; --piece) {
-            const Index start = own.first + piece * call.segment;
-            const Index end = start + call.segment < own.end ? start + call.segment : own.end;
-            s.bring(start, end);
-            bring(s, d, rows, start);
-            const T* kept = (const T*)call.kept + kept_at(own, piece);
-            each_rows([&](Index count, Index r) {
-                const bool many = count > 1;
-                lay<N>(count, kept + r * s.key_row, states.get(), s.key_row);
-                (many ? loops.recall_rows : loops.recall_row)(s, r, d.found, states.get());
-                (many ? loops.unfold_rows : loops.unfold_row)(s, call.before, r, states.get(), tile(r), d);
-            });
-            for (Index i = 0; i < s.size; ++i) finish(s, d, i, part);
-            if (d.v.at == rows) take_back(s, call.d_v, wide(), d.v);
-        }
-        each_rows([&](Index count, Index r) { lay<N, true>(count, gradient.rows + r * s.key_row, tile(r), s.key_row); });
-        gradient.give();
+        if (loops.rank == Rank::kNone) return backward<Rank::kNone>(part);
+        if constexpr (N::kParts == 1)
+            if (loops.rank == Rank::kShared) return backward<Rank::kShared>(part);
+        backward<Rank::kOwn>(part);
     }
 
   private:
+    template <Rank kRank>
+    void backward(Index part) const {
+        const Sequence own = sequence(call, row);
+        const Memory<N> gradient(call, row, head, first, values, call.d_last, call.d_state);
+        Segment<N> s(call, loops.decay, kRank, own.batch, head, first, values);
+        Block<N, kRank> block(s, values, call.before);
+        const Operand found{call.found, call.steps * call.heads * call.values, call.heads * call.values,
+                            call.values, 1, wide(), N::kParts == 2};
+        const Index whole = values * s.key_row, value_rows = call.segment * s.value_row;
+        // States in front of each block of a segment, and rows of values that are not read where they lie.
+        Scratch<T> states((call.segment + kSteps - 1) / kSteps * whole), rows(2 * value_rows);
+        const auto state = [&](Index i) { return states.get() + i * whole; };
+        const Index pieces = (own.end - own.first + call.segment - 1) / call.segment;
+        for (Index piece = pieces - 1; piece >= 0; --piece) {
+            const Index start = own.first + piece * call.segment;
+            s.bring(start, std::min(start + call.segment, own.end));
+            const Lines<const T> d_output = s.rows(call.d_output, rows.get(), first, values, start);
+            Lines<const T> kept{};
+            if (ranked()) kept = s.rows(found, rows.get() + value_rows, first, values, start);
+            const auto bring = [&](Index i) { block.bring(i * kSteps, std::min((i + 1) * kSteps, s.size), kept); };
+            const T* const given = (const T*)call.kept + kept_at(own, piece);
+            for (Index i = 0; i < whole; i += kLanes<T> * N::kParts) N::load(given + i).conj().store(state(0) + i);
+            const Index blocks = (s.size + kSteps - 1) / kSteps;
+            for (Index i = 0; i + 1 < blocks; ++i) bring(i), block.advance(state(i), state(i + 1));
+            for (Index i = blocks - 1; i >= 0; --i) {
+                bring(i);
+                block.back(d_output, state(i), gradient.rows);
+                for (Index j = 0; j < block.count; ++j) finish(s, block, i * kSteps + j, j, part);
+            }
+        }
+        gradient.give();
+    }
+
     static constexpr Index wide() { return wide_element<T>(); }
 
     // Rows of values for the fold to write: where they belong, if it can, else in `own`.
@@ -263,19 +250,6 @@ struct Recurrence {
 
     bool ranked() const { return loops.rank != Rank::kNone; }
 
-    // The gradients of reads and what was found, and zeros to add the gradients of keys to.
-    void bring(const Segment<N>& s, Gradients<N>& d, T* rows, Index start) const {
-        std::memset(d.q, 0, 5 * (call.segment + 1) * s.key_row * sizeof(T));
-        const Index value_rows = (call.segment + 1) * s.value_row;
-        const Operand kept{call.found, call.steps * call.heads * call.values, call.heads * call.values,
-                           call.values, 1, wide(), N::kParts == 2};
-        d.v = given(s, call.d_v, wide(), rows, start, true);
-        rows += value_rows;
-        d.output = s.rows(call.d_output, rows, first, values, start, !call.before);
-        std::memset(rows + s.size * s.value_row, 0, s.value_row * sizeof(T));
-        if (ranked()) d.found = s.rows(kept, rows + value_rows, first, values, start);
-    }
-
     // Which row of gradients of keys belongs to a step.
     Index keys_at(Index batch, Index t, Index part) const {
         return ((part * call.batch() + batch) * call.steps + t) * call.heads + head;
@@ -289,43 +263,48 @@ struct Recurrence {
         for (; r < values; ++r) each(1, r);
     }
 
-    // From what a step did to what made it: rest and erase back to logarithm, strength, and direction.
-    void finish(const Segment<N>& s, const Gradients<N>& d, Index i, Index part) const {
+    // From what step i of a segment, number `own` of a block, did to what made it: decay and erasure back to logarithm,
+    // strength, and direction.
+    template <class Block>
+    void finish(const Segment<N>& s, const Block& d, Index i, Index own, Index part) const {
         constexpr Index one = kLanes<T> * N::kParts;
-        const Index row = i * s.key_row, at = keys_at(s.batch_, s.time(i), part);
+        const Index row = own * s.key_row, at = keys_at(s.batch_, s.time(i), part);
+        // Along a vector of its own or the key, and what was looked for to erase, if anything.
+        T *const d_along = d.d_y[Block::kWrites - 1] + row, *const d_erased = d.d_b[Block::kLooks - 1] + row;
+        T* const d_decay = d.d_decay + row;
         N strength = N::zero(), faint = N::zero();
-        for (Index j = row; j < row + s.key_row; j += one) {
-            N d_rest = N::load(d.rest + j);
-            const N decay = loops.decay ? s.decay(i, j - row).conj() : N::zero();
+        for (Index j = 0; j < s.key_row; j += one) {
+            N d_rest = loops.decay ? N::load(d_decay + j) : N::zero();
+            const N decay = loops.decay ? s.decay(i, j).conj() : N::zero();
             if (ranked() && call.decayed) {
-                N beta = s.strength(i).conj(), d_erase = N::load(d.erase + j);
-                const N right = N::load(s.right[i] + j - row).conj();
+                N beta = s.strength(i).conj(), d_erase = N::load(d_erased + j);
+                const N right = N::load(s.right[i] + j).conj();
                 if (loops.decay) {
                     d_rest = add(d_erase * beta, right, d_rest);
                     d_erase = d_erase * decay;
                 }
                 strength = add(d_erase, right, strength);
-                T* along = (loops.rank == Rank::kOwn ? d.right : d.k) + j;
-                add(d_erase, beta, N::load(along)).store(along);
+                add(d_erase, beta, N::load(d_along + j)).store(d_along + j);
             } else if (ranked()) {
-                (N::zero() - N::load(d.erase + j)).store(d.erase + j);
+                (N::zero() - N::load(d_erased + j)).store(d_erased + j);
             }
             if (loops.decay) {
                 d_rest = d_rest * decay;
                 faint = faint + d_rest;
-                d_rest.store(d.rest + j);
+                d_rest.store(d_decay + j);
             }
         }
-        unpack<N>(call.d_q, wide(), at * call.keys, d.q + row, call.keys);
-        unpack<N>(call.d_k, wide(), at * call.keys, d.k + row, call.keys);
-        if (loops.rank == Rank::kOwn) unpack<N>(call.d_right, wide(), at * call.keys, d.right + row, call.keys);
+        unpack<N>(call.d_q, wide(), at * call.keys, d.d_b[0] + row, call.keys);
+        unpack<N>(call.d_k, wide(), at * call.keys, d.d_y[0] + row, call.keys);
+        unpack<N>(call.d_v, wide(), value_at(s.batch_, s.time(i)), d.d_x[0] + own * s.value_row, values);
+        if (loops.rank == Rank::kOwn) unpack<N>(call.d_right, wide(), at * call.keys, d_along, call.keys);
         if (loops.decay) {
             if (call.decays == 1) give_total(call.d_log_decay, at, faint);
-            else unpack<N>(call.d_log_decay, wide(), at * call.keys, d.rest + row, call.keys);
+            else unpack<N>(call.d_log_decay, wide(), at * call.keys, d_decay, call.keys);
         }
         if (ranked()) {
             if (call.decayed) give_total(call.d_erase, at, strength);
-            else unpack<N>(call.d_erase, wide(), at * call.keys, d.erase + row, call.keys);
+            else unpack<N>(call.d_erase, wide(), at * call.keys, d_erased, call.keys);
         }
     }
 

@@ -143,7 +143,7 @@ class Segment {
         T* row = erase + i * key_row;
         if (!call_.decayed) {
             pack<N>(row, call_.erase, call_.erase.at(batch_, t, head_), call_.keys);
-            for (Index j = 0; j < key_row; ++j) row[j] = -row[j];
+            for (Index j = 0; j < key_row; j += kLanes<T> * N::kParts) (N::zero() - N::load(row + j)).store(row + j);
             return;
         }
         pack<N>(one_, call_.erase, call_.erase.at(batch_, t, head_), 1);

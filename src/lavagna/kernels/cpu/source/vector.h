@@ -80,6 +80,7 @@ struct Real {
     Vector<T> re;
 
     static Real zero() { return {Vector<T>{}}; }
+    static Real one() { return {all(T(1))}; }
     static Real load(const T* from) { return {load_vector(from)}; }
     // Number `i` of a row, in every lane.
     static Real splat(const T* row, Index i) { return {all(row[i])}; }
@@ -95,6 +96,7 @@ struct Complex {
     Vector<T> re, im;
 
     static Complex zero() { return {Vector<T>{}, Vector<T>{}}; }
+    static Complex one() { return {all(T(1)), Vector<T>{}}; }
     static Complex load(const T* from) { return {load_vector(from), load_vector(from + kLanes<T>)}; }
     static Complex splat(const T* row, Index i) {
         const T* at = row + i / kLanes<T> * 2 * kLanes<T> + i % kLanes<T>;
@@ -115,6 +117,16 @@ inline Real<T> kept_besides(Real<T> y, Mask<T> keep, Real<T> x) {
 template <class T>
 inline Complex<T> kept_besides(Complex<T> y, Mask<T> keep, Complex<T> x) {
     return {keep ? x.re + y.re : x.re, keep ? x.im + y.im : x.im};
+}
+
+// x where it is kept, else y.
+template <class T>
+inline Real<T> choose(Mask<T> keep, Real<T> x, Real<T> y) {
+    return {keep ? x.re : y.re};
+}
+template <class T>
+inline Complex<T> choose(Mask<T> keep, Complex<T> x, Complex<T> y) {
+    return {keep ? x.re : y.re, keep ? x.im : y.im};
 }
 
 template <class T>
