@@ -89,3 +89,11 @@ def test_a_closed_pipe_is_no_error():
 def test_every_verb_is_described():
     for verb in app.registered_commands:
         assert verb.callback.__doc__
+
+
+@pytest.mark.parametrize("words", [["info"], ["check", "--layer", "gla"], ["train", "--out", "nowhere"]])
+def test_a_level_of_vectors_that_is_not_there_is_one_line_before_anything_is_begun(words):
+    process = command(*words, LAVAGNA_CPU_LEVEL="avx1024")
+    out, err = process.communicate()
+    assert (process.returncode, out, err.count(b"\n")) == (2, b"", 1)
+    assert err.startswith(b"lavagna: LAVAGNA_CPU_LEVEL must be") and b"avx1024" in err

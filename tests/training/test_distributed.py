@@ -12,7 +12,7 @@ import torch
 from lavagna.data import Tokenizer
 from lavagna.layers import registry
 from lavagna.training import TrainConfig, train
-from lavagna.training.distributed import World
+from lavagna.training.distributed import World, join_world
 from lavagna.training.log import read_log
 from training.program import CONFIG, MODEL, go
 
@@ -99,3 +99,19 @@ def test_alone_once_and_mean_are_the_thing_itself():
     assert ALONE.mean(torch.tensor(2.5)) == 2.5
     model = torch.nn.Linear(2, 2)
     assert ALONE.join(model) is model
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE must be a number from 1 in the environment, but is 'two'."),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE must be a number from 1"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK must be a number from 0 to 1 in the environment, but is '2'."),
+        ({"WORLD_SIZE": "2", "RANK": ""}, "RANK must be a number"),
+    ],
+)
+def test_an_environment_that_torchrun_did_not_make_is_refused(monkeypatch, environment, said):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=said), join_world("cpu"):
+        pass

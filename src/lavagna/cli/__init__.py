@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from lavagna.cli.app import app
+from lavagna.kernels import serves
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -62,6 +63,8 @@ def _run(words: list[str]) -> None:
     # Not by calling the app, which has ways of its own with interrupts and closed pipes.
     command = typer.main.get_command(app)
     with command.make_context("lavagna", words) as context:
+        # A level of vectors in the environment that isn't there is said before anything is begun.
+        serves("cpu")
         command.invoke(context)
 
 

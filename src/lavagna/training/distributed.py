@@ -78,20 +78,35 @@ def join_world(device: torch.device | str | None = None) -> Iterator[World]:
     `device` None is CUDA where there is one, each process with its own, else the CPU. Processes speak NCCL on CUDA and
     gloo on the CPU. They stay joined until they end, so that one training can follow another. After an error they part
     without a word: the others may not answer any more, and `torchrun` ends them.
+
+    Raises `ValueError` where the environment holds what `torchrun` can't have put there.
     """
-    size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    size = _number("WORLD_SIZE", 1, least=1)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if size == 1:
         yield World(device)
         return
+    rank = _number("RANK", 0, below=size)
     if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
+        device = torch.device("cuda", _number("LOCAL_RANK", rank, below=torch.cuda.device_count()))
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         dist.init_process_group("nccl", device_id=device) if device.type == "cuda" else dist.init_process_group("gloo")
     atexit.unregister(_part)
     yield World(device, rank, size)
     atexit.register(_part)
+
+
+def _number(name: str, default: int, *, least: int = 0, below: int | None = None) -> int:
+    """A number from the environment that `torchrun` sets."""
+    text = os.environ.get(name, str(default))
+    number = int(text) if text.isascii() and text.isdecimal() else -1
+    if number < least or (below is not None and number >= below):
+        wanted = f"a number from {least}" + ("" if below is None else f" to {below - 1}")
+        raise ValueError(
+            f"train: {name} must be {wanted} in the environment, but is {text!r}. Leave it to torchrun, or unset it."
+        )
+    return number
 
 
 def _part() -> None:

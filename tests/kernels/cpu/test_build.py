@@ -51,8 +51,9 @@ def test_without_kernels_torch_serves_and_an_explicit_request_says_why():
 
 
 def test_a_level_that_the_processor_lacks_is_refused_with_those_it_has():
-    done = python("import lavagna.kernels", LAVAGNA_CPU_LEVEL="avx1024")
-    assert done.returncode and "plain" in done.stderr and "avx1024" in done.stderr
+    done = python(f"import lavagna\n{TWO}", LAVAGNA_CPU_LEVEL="avx1024")
+    assert done.returncode and "ValueError: LAVAGNA_CPU_LEVEL must be" in done.stderr
+    assert "plain" in done.stderr and "avx1024" in done.stderr
 
 
 @pytest.mark.skipif(library().functions is None, reason="the CPU kernels are not built here")

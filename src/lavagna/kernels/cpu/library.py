@@ -23,11 +23,19 @@ class Library(NamedTuple):
     passed_over: str = ""
 
 
+class _Misnamed(Library):
+    """In place of a level that isn't there: whoever asks for the kernels gets the ValueError, not who imports them."""
+
+    @property
+    def functions(self) -> ctypes.CDLL:  # pyright: ignore[reportIncompatibleVariableOverride]
+        raise ValueError(self.level)
+
+
 @cache
 def library() -> Library:
     """The kernels of the best level that the processor and the files have, or of LAVAGNA_CPU_LEVEL.
 
-    That is plain, avx2, avx512, or none.
+    That is plain, avx2, avx512, or none; for another the `functions` of what is returned raise ValueError.
     """
     wanted = os.environ.get("LAVAGNA_CPU_LEVEL", "")
     if wanted == "none":
@@ -35,15 +43,14 @@ def library() -> Library:
     names, faults = list(levels()), {}
     # Each of them knows what this processor can take.
     first = next((name for name in names if _load(name, faults) is not None), None)
+    fit = names if first is None else names[: names.index(_best(_load(first, faults))) + 1]
+    if wanted and wanted not in fit:
+        must = f"LAVAGNA_CPU_LEVEL must be one of {', '.join(fit)} or none on this processor, but is {wanted!r}. "
+        return _Misnamed(None, f"{must}Name one of them, or unset it and the best is taken.")
     if first is None:
         if not any(library_path(name).exists() for name in names):
             return Library(None, f"not built, as where no C++ compiler is found at the installation; {MEND}")
         return Library(None, _listed(faults))
-    fit = names[: names.index(_best(_load(first, faults))) + 1]
-    if wanted and wanted not in fit:
-        raise ValueError(
-            f"LAVAGNA_CPU_LEVEL must be one of {', '.join(fit)} or none on this processor, but is {wanted!r}."
-        )
     for name in [wanted] if wanted else reversed(fit):
         functions = _load(name, faults)
         if functions is not None:
