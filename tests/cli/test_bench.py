@@ -1,6 +1,10 @@
 """`lavagna bench`."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +13,8 @@ from lavagna.bench import cpu
 from lavagna.bench.cpu import generation, scan
 from lavagna.bench.forms import BOUNDS, PASSES
 from lavagna.kernels import serves
+
+SOURCE = Path(__file__).parents[2] / "src"
 
 
 def test_every_transition_is_measured_in_both_directions_and_beside_the_loop(table):
@@ -134,3 +140,27 @@ def test_a_file_that_is_there_already_is_refused_and_kept(refused, tmp_path):
     (tmp_path / "mine").write_text("keep")
     assert "another --output" in refused("bench", "forms", "--quick", "--output", tmp_path / "mine")
     assert (tmp_path / "mine").read_text() == "keep"
+
+
+def test_other_packages_write_nothing_to_stderr():
+    for package in ("torchao", "transformers"):
+        pytest.importorskip(package)
+    words = [
+        "bench",
+        "cpu",
+        "--section",
+        "training,generation",
+        "--layer",
+        "mamba",
+        "--peer",
+        "transformers",
+        "--quick",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "lavagna", *words],
+        env=os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -28,7 +28,7 @@ def test_an_enlarged_picture_is_interpolated_between_its_pixels():
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
-    with pytest.raises(ValueError, match=r"pip install 'lavagna\[digits\]'"):
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[digits\]'"):
         digits()
 
 

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from lavagna.data.examples import Examples
+from lavagna.extras import optional
 
 DIGITS = "digits"
 SIDE = 8
@@ -23,11 +24,8 @@ def digits(*, enlarge: int | None = None) -> Examples:
     """
     if enlarge is not None and enlarge < 1:
         raise ValueError(f"digits: enlarge came as {enlarge}, but a side of 1 pixel or more was wanted, such as 28.")
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise ValueError("digits: scikit-learn brings them. Install it: pip install 'lavagna[digits]'.") from None
-    images, labels = load_digits(return_X_y=True)
+    sklearn = optional("sklearn.datasets", call="digits", extra="digits", why="scikit-learn brings them")
+    images, labels = sklearn.load_digits(return_X_y=True)
     pictures = torch.from_numpy(np.asarray(images, np.float32).reshape(-1, 1, SIDE, SIDE) / np.float32(LARGEST))
     if enlarge is not None:
         pictures = F.interpolate(pictures, size=(enlarge, enlarge), mode="bilinear", align_corners=False)

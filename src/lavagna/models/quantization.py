@@ -1,12 +1,12 @@
 """A model whose linear maps keep their weights in 8 bits, for generation."""
 
 import copy
-import logging
 from typing import Any, cast
 
 from jaxtyping import Float32, Int8, Shaped
 from torch import Tensor, nn
 
+from lavagna.extras import optional
 from lavagna.models.head import TiedHead
 from lavagna.models.language_model import LanguageModel
 from lavagna.modules.eight_bit import EightBit
@@ -51,20 +51,11 @@ def quantize(model: LanguageModel, *, bits: int = 8) -> LanguageModel:
 
 def rounded(weight: Shaped[Tensor, "n k"]) -> tuple[Int8[Tensor, "n k"], Float32[Tensor, " n"]]:
     """torchao's integers and scales, one a row, for a matrix. Raises ValueError where torchao is not installed."""
-    # It warns of its kernels for GPUs, none of which is asked for here.
-    logger = logging.getLogger("torchao")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        from torchao.quantization import Int8WeightOnlyConfig, quantize_
-    except ImportError:
-        raise ValueError("quantize: torchao rounds the weights. Install it: pip install 'lavagna[int8]'.") from None
-    finally:
-        logger.setLevel(level)
+    torchao = optional("torchao.quantization", call="quantize", extra="int8", why="torchao rounds the weights")
     linear = nn.Linear(1, 1, bias=False, device="meta")
     linear.weight = nn.Parameter(weight.float(), requires_grad=False)
     # Another way than its own would set options of torch's compiler, for the whole process.
-    quantize_(linear, Int8WeightOnlyConfig(set_inductor_config=False))
+    torchao.quantize_(linear, torchao.Int8WeightOnlyConfig(set_inductor_config=False))
     return linear.weight.qdata.contiguous(), linear.weight.scale.flatten().float()  # pyright: ignore
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lavagna.bench.cpu.machine import installed
 from lavagna.checkpoints import convert, save
+from lavagna.extras import quiet
 from lavagna.models import LanguageModel, ModelConfig
 
 
@@ -90,7 +91,7 @@ def of_transformers(model: LanguageModel, layer: str, **changed: Any) -> Iterato
     transformers = _imported("transformers")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, quiet():
         save(model, Path(folder, "ours"))
         convert(Path(folder, "ours"), Path(folder, "theirs"), to=TWINS[layer].format)
         theirs = transformers.AutoModelForCausalLM.from_pretrained(
