@@ -222,7 +222,7 @@ def _set(name: str, value):
         (_set("form", "fast"), "form must be one of recurrent, scan, chunkwise, parallel or auto.*'fast'"),
         (_set("form", "convolution"), "form must be one of"),
         (_set("backend", "cuda"), "backend must be one of torch, cpu, triton or auto.*'cuda'"),
-        (_set("backend", "triton"), "triton backend has no kernel.*backend='torch'"),
+        (_set("backend", "triton"), "triton backend has no kernels yet, for any device. Use backend='torch'"),
         (_set("chunk", 0), "chunk must be an int >= 1.*0"),
         (_set("chunk", True), "chunk must be an int"),
         (_set("read", "during"), "read must be 'after' or 'before'"),

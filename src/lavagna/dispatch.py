@@ -61,7 +61,8 @@ def recur(
 
     - form: "recurrent", "scan", "chunkwise", "parallel" or "auto"; all give the same numbers.
     - backend: "cpu" (the kernel: forms "recurrent" and "auto"), "torch" or "auto", which takes the kernel where it can.
-    - chunk: steps a chunk of the chunkwise form, any int >= 1; 64 where None.
+    - chunk: steps a chunk of the chunkwise form, any int >= 1; 64 where None. Where form and backend are "auto" it
+      asks for that form. No other form has chunks, nor has the kernel of backend "cpu": there it changes nothing.
     - mask (b, t), bool or 0/1: a masked step is an exact no-op and its output 0, whatever it holds.
     - cu_seqlens: sequences laid end to end in one row (b = 1), from 0 to t; the state then has one row a sequence.
 
@@ -90,12 +91,17 @@ def recur(
     return Result(output if output.dtype == wanted else output.to(wanted), last)
 
 
+def check_backend(call: str, backend: str) -> None:
+    """Raise ValueError on a backend that nothing is called by."""
+    if backend not in ("auto", *BACKENDS):
+        raise ValueError(f"{call}: backend must be one of {', '.join(BACKENDS)} or auto, but came as {backend!r}.")
+
+
 def _check_options(form: str, backend: str, chunk: int | None, read: str) -> None:
     """Raise ValueError on options of `recur` that can't be."""
     if form != "auto" and form not in FORMS:
         raise ValueError(f"recur: form must be one of {', '.join(FORMS)} or auto, but came as {form!r}.")
-    if backend not in ("auto", *BACKENDS):
-        raise ValueError(f"recur: backend must be one of {', '.join(BACKENDS)} or auto, but came as {backend!r}.")
+    check_backend("recur", backend)
     if read not in READS:
         raise ValueError(f"recur: read must be 'after' or 'before', but came as {read!r}.")
     if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
@@ -109,11 +115,13 @@ def _kernel(
     if backend == "torch" or (backend == "auto" and chunk is not None):
         return None
     found = kernels.find(q.device.type if backend == "auto" else backend, form)
-    missing = f"the {backend} backend has no kernel for the {form} form" if found is None else found.lacks(a, q, k, v)
-    if missing is None and found is not None:
+    lack = None if found is None else found.lacks(a, q, k, v)
+    if found is not None and lack is None:
         return found
     if backend != "auto":
-        raise ValueError(f"recur: {missing}. Use backend='torch' or 'auto'.")
+        mend = "Use backend='torch' or 'auto'."
+        told = kernels.missing(backend, form) if found is None else f"{lack}. {mend}"
+        raise ValueError(f"recur: {told}")
     return None
 
 

@@ -226,3 +226,9 @@ def test_a_keyword_that_does_not_exist_is_a_type_error(variant, device):
 def test_a_backend_that_is_not_there_raises(variant, device):
     with pytest.raises(ValueError, match="triton"):
         build(variant, device)(text(device, 1, 4), backend="triton")
+
+
+@every
+def test_a_backend_that_nothing_is_called_by_is_refused_with_those_there_are(variant, device):
+    with pytest.raises(ValueError, match="backend must be one of torch, cpu, triton or auto, but came as 'cuda'"):
+        build(variant, device)(text(device, 1, 4), backend="cuda")

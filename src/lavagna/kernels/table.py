@@ -50,9 +50,21 @@ def find_fused(backend: str, name: str) -> Kernel | None:
     return FUSED.get((backend, name))
 
 
+def missing(backend: str, form: str | None = None) -> str:
+    """What is said to whoever asked a backend for a kernel that it hasn't: of a form, or where None of a layer."""
+    own = [each for name, each in KERNELS if name == backend]
+    if not own:
+        lack = "no kernels yet, for any device"
+    elif form is None:
+        lack = "no kernel for this layer"
+    else:
+        lack = f"no kernel for the {form} form, but for {', '.join(own)} and auto"
+    return f"the {backend} backend has {lack}. Use backend='torch', which runs everything, or 'auto'."
+
+
 def describe(backend: str) -> str:
     """In a line, what kernels a backend has here, or why none."""
-    return cpu.describe() if backend == "cpu" else "not in this version"
+    return cpu.describe() if backend == "cpu" else "none yet: torch runs everything"
 
 
 def serves(backend: str) -> bool:

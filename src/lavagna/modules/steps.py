@@ -7,8 +7,8 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from lavagna.algebra.transition import Transition, identity
-from lavagna.dispatch import FEW, Result, recur
-from lavagna.kernels import find_fused
+from lavagna.dispatch import FEW, Result, check_backend, recur
+from lavagna.kernels import find_fused, missing
 from lavagna.modules.joined import joined
 from lavagna.packing import Rows, as_mask, as_offsets, masked_rows, packed_rows
 
@@ -31,6 +31,7 @@ class Steps:
         backend: str = "auto",
         fresh: bool = False,
     ) -> None:
+        check_backend(call, backend)
         self.batch, self.length = x.shape[:2]
         self.device = x.device
         self.mask = None if mask is None else as_mask(call, mask, self.batch, self.length)
@@ -116,9 +117,7 @@ class Steps:
         """
         plain = self.backend in ("auto", "torch")
         if self.form == "convolution" and not plain:
-            raise ValueError(
-                f"{call}: the {self.backend} backend has no kernel for a convolution. Use backend='torch' or 'auto'."
-            )
+            raise ValueError(f"{call}: {missing(self.backend, self.form)}")
         return self.form == "convolution" or (self.form == "auto" and plain and self.length > FEW)
 
     def fused(
@@ -141,12 +140,13 @@ class Steps:
         if self.backend == "torch":
             return None
         kernel = find_fused(self.device.type if self.backend == "auto" else self.backend, call)
-        missing = f"there is no {self.backend} kernel for it" if kernel is None else kernel.lacks(identity(), x, x, x)
-        if kernel is not None and missing is None:
-            return kernel.run
-        if self.backend != "auto":
-            raise ValueError(f"{call}: {missing}. Use backend='torch' or 'auto'.")
-        return None
+        if kernel is None:
+            self.need_torch(call)
+            return None
+        lack = kernel.lacks(identity(), x, x, x)
+        if lack is not None and self.backend != "auto":
+            raise ValueError(f"{call}: {lack}. Use backend='torch' or 'auto'.")
+        return kernel.run if lack is None else None
 
     def recur(
         self,
@@ -173,7 +173,7 @@ class Steps:
     def need_torch(self, call: str) -> None:
         """Raises ValueError where a kernel was asked for, which a layer with a loop of its own doesn't have."""
         if self.backend not in ("auto", "torch"):
-            raise ValueError(f"{call}: there is no {self.backend} kernel for it. Use backend='torch' or 'auto'.")
+            raise ValueError(f"{call}: {missing(self.backend)}")
 
     def _compact(self) -> Rows | None:
         if self.offsets is not None:

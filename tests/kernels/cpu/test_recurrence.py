@@ -276,8 +276,14 @@ def test_what_it_has_no_rule_for_falls_to_torch_unless_it_was_asked_for():
     )
     with pytest.raises(ValueError, match="torch.func"):
         torch.func.grad(lambda q: read(q, "cpu"))(some.q)
-    with pytest.raises(ValueError, match="cpu backend has no kernel for the scan form"):
+    with pytest.raises(ValueError, match="no kernel for the scan form, but for recurrent and auto. Use"):
         lv.recur(*some, form="scan", backend="cpu")
+
+
+def test_a_chunk_changes_nothing_in_the_kernel_which_has_none():
+    some = call("gated_householder", device=CPU)
+    plain, chunked = (lv.recur(*some, backend="cpu", chunk=chunk) for chunk in (None, 3))
+    assert torch.equal(plain.output, chunked.output) and torch.equal(plain.state, chunked.state)
 
 
 def test_nothing_of_the_callers_is_changed():
