@@ -1,5 +1,6 @@
 """Generating is what a loop of full forward passes does, at constant cost a token."""
 
+import jaxtyping
 import pytest
 import torch
 
@@ -197,3 +198,41 @@ def test_a_model_whose_logits_are_nan_is_refused():
     torch.nn.init.constant_(model.norm.weight, torch.nan)
     with pytest.raises(ValueError, match="logits hold NaN"):
         greedy(model, text(1, 3), 3)
+
+
+@pytest.fixture
+def unchecked():
+    """As it is for users: no argument's type is checked before the call."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+
+
+CLASSIFIER = lv.ClassifierConfig(layer="gla", d_model=16, depth=1, classes=3, features=1)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda: lv.SequenceClassifier(CLASSIFIER), "SequenceClassifier, which judges sequences and writes no text."),
+        (lambda: (build(), None), "but came as tuple."),
+        (lambda: torch.nn.Linear(2, 2), "but came as Linear."),
+    ],
+)
+def test_what_is_no_language_model_is_refused(model, said, unchecked):
+    for name, call in {
+        "generate": lambda: lv.generate(model(), text(1, 3), max_new_tokens=2),
+        "stream": lambda: lv.stream(model(), None, "a", max_new_tokens=2),
+    }.items():
+        with pytest.raises(ValueError, match=f"{name}: the model must be a LanguageModel, but came as") as caught:
+            call()
+        assert said in str(caught.value)
+
+
+def test_a_model_that_is_wrapped_still_writes(unchecked):
+    model = build()
+    wrapped = torch.compile(model, backend="eager")
+    assert torch.equal(greedy(wrapped, text(1, 3), 3).ids, greedy(model, text(1, 3), 3).ids)
+
+
+def test_a_missing_tokenizer_is_named(unchecked):
+    with pytest.raises(ValueError, match="stream: the tokenizer is None.*use generate"):
+        lv.stream(build(), None, "a", max_new_tokens=2)

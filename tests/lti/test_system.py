@@ -267,3 +267,27 @@ def test_a_call_that_does_not_fit_is_refused_in_one_line(call, said):
 def test_a_complex_number_past_the_state_is_kept(device):
     one = torch.ones(1, device=device)
     assert System(-one, one, one, 2j).recur(one[None]).y.imag.item() == 2
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(("step", "told"), [(0.25, "0.25"), (torch.tensor(0.25, requires_grad=True), "0.25")])
+@pytest.mark.filterwarnings("error")
+def test_a_system_is_printed_on_any_device(step, told, device):
+    if isinstance(step, torch.Tensor) and device == "meta":
+        step, told = step.to(device), "unknown"
+    one = torch.ones(3, device=device)
+    assert repr(System(-one, one, one, 0.0, step)) == (
+        f"System(A (3,), B (3,), C (3,), D (1, 1), step {told}, 'zoh', torch.float32)"
+    )
+
+
+def test_a_system_is_printed_inside_a_transform():
+    one = torch.ones(3)
+    told = []
+
+    def run(step):
+        told.append(repr(System(-one, one, one, 0.0, step)))
+        return step
+
+    torch.vmap(run)(torch.tensor([0.1, 0.2]))
+    assert "step unknown" in told[0]

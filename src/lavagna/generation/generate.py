@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-from lavagna.generation.prefill import evaluating, prefill
+from lavagna.generation.prefill import check_model, evaluating, prefill
 from lavagna.generation.sampling import Sampler
 from lavagna.generation.stepper import Stepper
 from lavagna.models import LanguageModel
@@ -48,8 +48,10 @@ def generate(
     call `generate(model, out.ids[:, -1:], state=out.state, ...)` goes on exactly. Ids stay below
     `model.config.vocab_size`. The mode of the model (train or eval) is not changed.
 
-    Raises ValueError on an empty prompt, ids beyond the vocabulary, options out of range, and logits that are NaN.
+    Raises ValueError on a model that writes no text, an empty prompt, ids beyond the vocabulary, options out of range,
+    and logits that are NaN.
     """
+    check_model("generate", model)
     if not isinstance(max_new_tokens, int) or max_new_tokens < 0:
         raise ValueError(f"generate: max_new_tokens must be an int >= 0, but came as {max_new_tokens!r}.")
     real = _real("generate", ids, mask)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from lavagna.models import LanguageModel
+from lavagna.models import ClassifierConfig, LanguageModel, ModelConfig
 from lavagna.state import ModelState
 
 # Steps a piece: long enough for large products, short enough to bound memory.
@@ -29,6 +29,14 @@ def prefill(
         part = slice(start, start + piece)
         _, past = model.hidden(ids[:, part], past, mask=None if mask is None else mask[:, part])
     return past
+
+
+def check_model(call: str, model: object) -> None:
+    """Raise ValueError where a model is none that writes text; what wraps a language model is one."""
+    kind = getattr(getattr(model, "config", None), "kind", None)
+    if kind != ModelConfig.kind:
+        why = ", which judges sequences and writes no text" if kind == ClassifierConfig.kind else ""
+        raise ValueError(f"{call}: the model must be a LanguageModel, but came as {type(model).__name__}{why}.")
 
 
 @contextmanager

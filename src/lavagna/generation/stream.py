@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lavagna.data import AbstractTokenizer
-from lavagna.generation.prefill import evaluating, prefill
+from lavagna.generation.prefill import check_model, evaluating, prefill
 from lavagna.generation.sampling import Sampler
 from lavagna.generation.stepper import Stepper
 from lavagna.generation.text import Reader, Stop, reader
@@ -38,9 +38,15 @@ def stream(
     between pieces in any way, and hooks and parts: the next piece knows. Other attributes of parts are as they are at
     the call until its end.
 
-    Raises ValueError, at the call itself, on an empty prompt without an end of text to start from, on options out of
-    range and on ids beyond the model's vocabulary.
+    Raises ValueError, at the call itself, on a model that writes no text, on a missing tokenizer, on an empty prompt
+    without an end of text to start from, on options out of range and on ids beyond the model's vocabulary.
     """
+    check_model("stream", model)
+    if tokenizer is None:
+        raise ValueError(
+            "stream: the tokenizer is None, as `load` gives it where a checkpoint has none. Give one, or use generate, "
+            "which takes ids."
+        )
     strings = [stop] if isinstance(stop, str) else list(stop)
     if "" in strings:
         raise ValueError("stream: stop holds an empty string, which every text begins with. Leave it out.")

@@ -90,7 +90,7 @@ class System:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in "ABCD")
-        return f"System({sizes}, step {float(self.step_size):g}, {self.method!r}, {self.A.dtype})"
+        return f"System({sizes}, step {_told(self.step_size)}, {self.method!r}, {self.A.dtype})"
 
     @property
     def inputs(self) -> int:
@@ -249,6 +249,14 @@ def _fold(Ab: Tensor, written: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         state = torch.addmm(write, state, Ab.mT)
         states.append(state)
     return torch.stack(states, 1) if states else written, state.clone()
+
+
+def _told(step: Tensor | float) -> str:
+    """A step's size to be read; of a tensor that has no number, as on the meta device or inside `vmap`, that."""
+    try:
+        return f"{step.detach().item() if isinstance(step, Tensor) else step:g}"
+    except RuntimeError:
+        return "unknown"
 
 
 def _double(dtype: torch.dtype) -> torch.dtype:
