@@ -37,6 +37,24 @@ def test_a_folder_gives_its_text_files_sorted_and_whole(folder):
     ]
 
 
+def test_runs_and_checkpoints_of_ours_in_a_folder_are_passed_over(folder):
+    before = read(folder)
+    for name, format in {"runs/first": "lavagna-run-1", "sub/model": "lavagna-model-1"}.items():
+        (folder / name / "below").mkdir(parents=True)
+        (folder / name / "config.json").write_text(f'{{"format": "{format}"}}')
+        (folder / name / "log.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+        (folder / name / "below" / "more.txt").write_text("more")
+    assert read(folder) == before
+    with pytest.raises(ValueError, match="no text.*own runs and checkpoints don't count"):
+        read(folder / "runs")
+
+
+@pytest.mark.parametrize("config", ["{}", "[1]", "[" * 100_000, '{"format": 3}', "\xff"])
+def test_a_configuration_of_anybody_else_is_text_like_any(tmp_path, config):
+    (tmp_path / "config.json").write_text(config)
+    assert [name for name, _ in read(tmp_path)] == ["config.json"]
+
+
 def test_binary_files_of_a_folder_are_counted(folder):
     assert list_files(folder).skipped == 2
 

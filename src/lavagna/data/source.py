@@ -1,6 +1,7 @@
 """What text there is in a file, a folder, or Python's own standard library."""
 
 import hashlib
+import json
 import os
 import sysconfig
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from lavagna.data.document import Document
 from lavagna.data.json_lines import JSON_LINES, json_lines
 
 STDLIB = "stdlib"
+# The file that says what a folder is, and how the names of our own formats begin.
+CONFIG, OURS = "config.json", "lavagna-"
 _BOM = b"\xef\xbb\xbf"
 _PROBE = 1 << 16
 
@@ -35,9 +38,10 @@ def documents(
 ) -> Iterator[Document]:
     """The documents of a source, one by one.
 
-    `source` is a text file; a folder, whose text files are taken from all its depths but hidden ones; or the word
-    `stdlib`, Python's own standard library source without tests, tables of encodings and parts that not every machine
-    has (a folder of that name is `./stdlib`). A file is one document; in a .jsonl file every line is one, its `text`.
+    `source` is a text file; a folder, whose text files are taken from all its depths but hidden ones and the runs and
+    checkpoints that lavagna left there; or the word `stdlib`, Python's own standard library source without tests,
+    tables of encodings and parts that not every machine has (a folder of that name is `./stdlib`). A file is one
+    document; in a .jsonl file every line is one, its `text`.
 
     Text is UTF-8 and is kept byte for byte, CR LF too; only a byte order mark at the start of a file is dropped. A file
     is binary if its first 64 KiB hold a NUL or are not UTF-8; in a folder such files are passed over, like empty ones.
@@ -77,8 +81,8 @@ def list_files(source: str | os.PathLike) -> Listing:
     skipped = len(filled) - len(files)
     if not files:
         raise ValueError(
-            f"documents: folder '{source}' has no text: of {len(found)} files {skipped} are binary, the others empty. "
-            "Give one that has text files in UTF-8."
+            f"documents: folder '{source}' has no text: of {len(found)} files {skipped} are binary, the others empty; "
+            "lavagna's own runs and checkpoints don't count. Give one that has text files in UTF-8."
         )
     return Listing(files, skipped)
 
@@ -112,6 +116,9 @@ def _limited(found: Iterator[Document], limit: int | None) -> Iterator[Document]
 
 def _walk(root: Path, *, python_only: bool) -> Iterator[tuple[str, Path]]:
     for folder, below, names in os.walk(root):
+        if CONFIG in names and _is_ours(Path(folder, CONFIG)):
+            below.clear()
+            continue
         below[:] = [name for name in below if not name.startswith(".") and not (python_only and _not_library(name))]
         for name in names:
             path = Path(folder, name)
@@ -119,6 +126,15 @@ def _walk(root: Path, *, python_only: bool) -> Iterator[tuple[str, Path]]:
                 continue
             if not python_only or (name.endswith(".py") and not _not_library(name)):
                 yield path.relative_to(root).as_posix(), path
+
+
+def _is_ours(config: Path) -> bool:
+    """Whether a configuration is that of a run or a checkpoint of ours: what lies beside it is no text."""
+    try:
+        content = json.loads(config.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and str(content.get("format", "")).startswith(OURS)
 
 
 def _not_library(name: str) -> bool:
