@@ -1,7 +1,10 @@
 """What the tests of the command line share: a way to call it, and one tiny trained run."""
 
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +12,12 @@ import pytest
 from lavagna.cli import main
 
 TINY = ["--d-model", "16", "--depth", "1", "--steps", "4", "--batch", "2", "--context", "16", "--layer", "retention"]
+
+
+def as_a_shell(command: str) -> subprocess.CompletedProcess:
+    """Run a command that was printed to be copied."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
 
 
 @pytest.fixture(autouse=True)

@@ -159,8 +159,7 @@ def test_other_packages_write_nothing_to_stderr():
     done = subprocess.run(
         [sys.executable, "-m", "lavagna", *words],
         env=os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cli.conftest import as_a_shell
 from lavagna.checkpoints import load
 
 
@@ -17,6 +18,14 @@ def test_a_demonstration_leaves_a_model_a_text_and_pictures(lavagna, tmp_path):
     }
     assert (out / "run" / "loss.png").is_file()
     assert "bits a byte" in done.out and "token by token" in done.out
+    told = dict(line.split("  ", 1) for line in done.out.splitlines() if "  " in line)
+    for name, rest in {"more text": " --max-new-tokens 5 --seed 0", "its size": ""}.items():
+        shown = as_a_shell(told[name] + rest)
+        assert shown.returncode == 0 and shown.stdout, shown.stderr
+    # The folder itself serves as well.
+    words = ["--prompt", "class ", "--max-new-tokens", "5", "--seed", "0"]
+    assert lavagna("generate", out, *words).out == lavagna("generate", out / "model", *words).out
+    assert lavagna("info", out).code == 0
 
 
 def test_a_folder_with_something_in_it_is_refused(refused, tmp_path):

@@ -108,6 +108,8 @@ def test_a_run_says_how_long_it_was_trained(lavagna, run):
         (["nowhere"], "neither a layer nor a folder"),
         (["gla", "--d-model", "7", "--option", "heads=2"], "7"),
         (["gla", "--option", "nonsense=2"], "nonsense"),
+        (["--d-model", "64"], "--d-model is for a layer"),
+        (["nowhere", "--option", "heads=2"], "--option is for a layer"),
     ],
 )
 def test_what_cannot_be_told_is_refused(refused, words, said):

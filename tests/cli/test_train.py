@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 import torch
 
-from cli.conftest import TINY
+from cli.conftest import TINY, as_a_shell
 from lavagna.cli.choices import LAYER, PRESET
 from lavagna.cli.text_task import VOCABULARY
 from lavagna.training import TrainConfig
@@ -181,8 +181,24 @@ def test_an_interrupted_run_says_how_to_go_on(lavagna, text, tmp_path, monkeypat
     out = tmp_path / "my run"
     done = lavagna("train", "--data", text, "--out", out, *TINY)
     assert done.code == 130
-    words = shlex.split(done.err.splitlines()[-1].partition("Go on with: ")[2])
-    assert words == ["lavagna", "train", "--out", str(out), "--resume"]
+    command = done.err.splitlines()[-1].partition("Go on with: ")[2]
+    monkeypatch.undo()
+    assert shlex.split(command)[-3:] == ["--out", str(out), "--resume"]
+    assert as_a_shell(command).returncode == 0
+
+
+def test_the_command_that_a_run_ends_with_writes_text(lavagna, text, tmp_path):
+    done = lavagna("train", "--data", text, "--out", tmp_path / "my run", *TINY)
+    shown = as_a_shell(f"{done.out.splitlines()[-1].partition('Write text with it: ')[2]} --max-new-tokens 5")
+    assert shown.returncode == 0 and shown.stdout
+
+
+def test_a_folder_with_an_earlier_run_in_it_is_read_without_that_run(lavagna, text, tmp_path):
+    shutil.copy(text, tmp_path)
+    for name in ("first", "second"):
+        done = lavagna("train", "--data", tmp_path, "--out", tmp_path / "runs" / name, *TINY)
+        assert done.code == 0, done.err
+    assert losses(tmp_path / "runs" / "first") == losses(tmp_path / "runs" / "second")
 
 
 def test_the_help_says_what_is_taken_where_an_option_is_left_out(lavagna, monkeypatch):

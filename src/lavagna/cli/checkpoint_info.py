@@ -33,7 +33,7 @@ def tell(call: str, path: Path) -> Told:
     for entry in weights.entries.values():
         numbers[entry.dtype] += prod(entry.shape)
     (dtype, _), *_ = numbers.most_common(1)
-    run = {} if checkpoint == path else _run(path)
+    run = {} if checkpoint == path else _run(checkpoint.parents[1])
     facts = {
         "checkpoint": str(checkpoint),
         **run,

@@ -6,6 +6,8 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -61,6 +63,13 @@ def print_turned(rows: Sequence[Mapping[str, Any]], name: str) -> None:
     print_table(
         [{"": key.replace("_", " ")} | {row[name]: _cell(row[key]) for row in rows} for key in keys], plain=True
     )
+
+
+def this_command() -> str:
+    """The command as this shell finds it: by its name, by the path by which it was called, or as Python's module."""
+    if shutil.which("lavagna"):
+        return "lavagna"
+    return quote(sys.argv[0]) if Path(sys.argv[0]).name == "lavagna" else f"{quote(sys.executable)} -m lavagna"
 
 
 def print_pairs(pairs: Mapping[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """The parts of `lavagna demo`."""
 
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -11,7 +10,8 @@ import torch
 
 from lavagna import checks, data, generation, plots, training
 from lavagna.checkpoints import save
-from lavagna.cli.console import print_table
+from lavagna.cli.console import print_table, this_command
+from lavagna.cli.model_source import DEMO_RUN
 from lavagna.cli.progress import telling
 from lavagna.data.source import STDLIB
 from lavagna.models import LanguageModel, ModelConfig
@@ -56,7 +56,7 @@ class Demonstration:
         # Said now, not when the text has been read.
         ModelConfig(layer, self.plan.d_model, self.plan.depth, self.plan.vocabulary)
         self.start = time.monotonic()
-        self.run, self.model_folder, self.pictures = folder / "run", folder / "model", folder / "pictures"
+        self.run, self.model_folder, self.pictures = folder / DEMO_RUN, folder / "model", folder / "pictures"
 
     def train(self) -> None:
         """Learn from the standard library's source, and save the model."""
@@ -143,7 +143,7 @@ class Demonstration:
     def close(self) -> None:
         """Say where everything is and how to go on."""
         _headline(6, f"Done in {time.monotonic() - self.start:.0f} seconds")
-        command, model = _command(), quote(str(self.model_folder))
+        command, model = this_command(), quote(str(self.model_folder))
         _say(f"everything     {self.folder}")
         _say(f"more text      {command} generate {model} --prompt 'class '")
         _say(f"its size       {command} info {model}")
@@ -195,11 +195,6 @@ def _side_by_side(rows: list[Any]) -> list[dict[str, Any]]:
         line = lines.setdefault(row.form, {"form": row.form})
         line[row.dtype] = row.difference
     return [line | {"holds": all(row.ok for row in rows if row.form == form)} for form, line in lines.items()]
-
-
-def _command() -> str:
-    """The command as this shell finds it: by its name, or by the path by which it was called."""
-    return "lavagna" if shutil.which("lavagna") or Path(sys.argv[0]).name != "lavagna" else quote(sys.argv[0])
 
 
 def _headline(number: int, text: str) -> None:

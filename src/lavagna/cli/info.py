@@ -9,12 +9,12 @@ import typer
 
 from lavagna.cli.console import Json, print_pairs, print_turned, show
 
-LATE = 10_000
+LATE, WIDTH = 10_000, 256
 
 
 def info(
     target: Annotated[str | None, typer.Argument(metavar="LAYER|RUN|CHECKPOINT", help="What to tell of.")] = None,
-    d_model: Annotated[int, typer.Option(help="For a layer: its width.")] = 256,
+    d_model: Annotated[int | None, typer.Option(help="For a layer: its width.", show_default=str(WIDTH))] = None,
     option: Annotated[list[str] | None, typer.Option(help="For a layer: KEY=VALUE.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -25,14 +25,18 @@ def info(
     """
     from lavagna.layers import names
 
+    given = {"--d-model": d_model, "--option": option}
+    if target not in names() and (idle := next((name for name, value in given.items() if value is not None), None)):
+        raise ValueError(f"info: {idle} is for a layer, such as gla. Name one, or leave it out.")
     if target is None:
         show("info", {}, list(_machine()), as_json=as_json)
         if not as_json:
             print("layers:", " ".join(names()))
         return
     if target in names():
-        rows = [_layer(target, d_model, option or [])]
-        settings = {"layer": target, "d_model": d_model}
+        width = WIDTH if d_model is None else d_model
+        rows = [_layer(target, width, option or [])]
+        settings = {"layer": target, "d_model": width}
     else:
         rows, settings = _model(target, names())
     if as_json:

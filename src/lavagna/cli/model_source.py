@@ -4,6 +4,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
+from lavagna.cli.console import this_command
+
+DEMO_RUN = "run"
+
 
 class Source(NamedTuple):
     """A model and its tokenizer, and the folder that they were read from."""
@@ -41,7 +45,7 @@ def open_source(call: str, path: Path, *, device: str | None = None, tokenizer: 
 
 
 def find_checkpoint(call: str, path: Path) -> Path:
-    """The newest checkpoint of a run, or the path itself where it is no run."""
+    """The newest checkpoint of a run or of a demonstration's run, or the path itself where it is neither."""
     from lavagna.training.run import Run
 
     if not path.exists():
@@ -50,10 +54,12 @@ def find_checkpoint(call: str, path: Path) -> Path:
         )
     run = Run(path)
     if not run.checkpoints.is_dir():
-        return path
+        # What `lavagna demo` leaves has the run one folder below.
+        inside = path / DEMO_RUN
+        return find_checkpoint(call, inside) if Run(inside).config.is_file() else path
     if run.latest is None:
         raise FileNotFoundError(
             f"{call}: the run in '{path}' has no checkpoint yet. "
-            f"Let it train: lavagna train --out {quote(str(path))} --resume."
+            f"Let it train: {this_command()} train --out {quote(str(path))} --resume."
         )
     return run.latest

@@ -26,14 +26,14 @@ def plot(
     """Draw figures, in light and dark; without a name, list them. The figure 'state' needs --run."""
     from lavagna import plots
 
-    if not names:
+    told = {"run": run, "text": text, "block": block, "head": head}
+    told = {name: value for name, value in told.items() if value is not None}
+    if not names and not told:
         rows = [{"figure": name, "shows": plots.describe(name)} for name in plots.names()]
         show("plot", {}, rows, as_json=as_json)
         return
-    wanted = _wanted(names, plots.names(), run)
+    wanted = _wanted(names or [], plots.names(), run)
     themes = ("light", "dark") if theme == "both" else (theme,)
-    told = {"run": run, "text": text, "block": block, "head": head}
-    told = {name: value for name, value in told.items() if value is not None}
     if told and STATE not in wanted:
         raise ValueError(f"plot: --{next(iter(told))} is for the figure {STATE}. Ask for that too, or leave it out.")
     options = {STATE: _state_options(**told)} if STATE in wanted else {}

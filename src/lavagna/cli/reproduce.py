@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lavagna.cli.console import Json, show
+from lavagna.cli.console import Json, show, this_command
 
 ALL = "all"
 
@@ -35,8 +35,8 @@ def reproduce(
         rows += [row._asdict() for row in claimed.run(name, seed=seed)]
     show("reproduce", {"claims": wanted, "seed": seed, "left_out": left_out}, rows, as_json=as_json)
     if left_out and not as_json:
-        names = " ".join(left_out)
-        print(f"Left out, for they take minutes: {', '.join(left_out)}. Run them by name: lavagna reproduce {names}")
+        command = f"{this_command()} reproduce {' '.join(left_out)}"
+        print(f"Left out, for they take minutes: {', '.join(left_out)}. Run them by name: {command}")
     if not all(row["holds"] for row in rows):
         raise typer.Exit(1)
 

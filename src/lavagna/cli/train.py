@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lavagna.cli.console import Json, print_pairs, show
+from lavagna.cli.console import Json, show, this_command
 from lavagna.cli.device import checked_device
 
 Layers = Annotated[
@@ -79,7 +79,7 @@ def train(
     result = run_training(given)
     show("train", {"out": str(out)}, [result], as_json=as_json)
     if not as_json and "validation_accuracy" not in result:
-        print_pairs({"generate": f"lavagna generate {quote(str(out))} --prompt ..."})
+        print(f"Write text with it: {this_command()} generate {quote(str(out))} --prompt 'The '")
 
 
 def run_training(given: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def run_training(given: dict[str, Any]) -> dict[str, Any]:
             )
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"interrupted. Go on with: lavagna train --out {quote(str(out))} --resume"
+                f"interrupted. Go on with: {this_command()} train --out {quote(str(out))} --resume"
             ) from None
     told = {name: value for name, value in result._asdict().items() if isinstance(value, int | float)}
     return told | {"checkpoint": str(result.checkpoint), "picture": str(result.folder / "loss.png")}
