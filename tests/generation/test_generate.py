@@ -227,10 +227,24 @@ def test_what_is_no_language_model_is_refused(model, said, unchecked):
         assert said in str(caught.value)
 
 
+class Wrapped(torch.nn.Module):
+    """A model around a model that it asks for what it hasn't itself, as torch.compile's is."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def __getattr__(self, name):
+        own = self.__dict__["_modules"]
+        return own[name] if name in own else getattr(own["inner"], name)
+
+    def forward(self, *given, **options):
+        return self.inner(*given, **options)
+
+
 def test_a_model_that_is_wrapped_still_writes(unchecked):
-    model = build()
-    wrapped = torch.compile(model, backend="eager")
-    assert torch.equal(greedy(wrapped, text(1, 3), 3).ids, greedy(model, text(1, 3), 3).ids)
+    model, ids = build(), text(1, 3)
+    assert torch.equal(greedy(Wrapped(model), ids, 3).ids, greedy(model, ids, 3).ids)
 
 
 def test_a_missing_tokenizer_is_named(unchecked):

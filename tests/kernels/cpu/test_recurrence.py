@@ -281,7 +281,7 @@ def test_what_it_has_no_rule_for_falls_to_torch_unless_it_was_asked_for():
 
 
 def test_a_chunk_changes_nothing_in_the_kernel_which_has_none():
-    some = call("gated_householder", device=CPU)
+    some = call("gated householder", device=CPU)
     plain, chunked = (lv.recur(*some, backend="cpu", chunk=chunk) for chunk in (None, 3))
     assert torch.equal(plain.output, chunked.output) and torch.equal(plain.state, chunked.state)
 
