@@ -114,6 +114,15 @@ def gated_norm(way):
     return call, [draw(2, 5, 6), draw(2, 5, 6), draw(6)]
 
 
+def attention_step(way):
+    from lavagna.kernels.cpu.attention import attention_step as step
+
+    def call(*given):
+        return step(*given, torch.tensor([3, 1]), window=None)
+
+    return call, [draw(*shape) for shape in [(2, 1, 4, 3), (2, 1, 2, 3), (2, 1, 2, 3), (2, 3, 2, 3), (2, 3, 2, 3)]]
+
+
 def linear_few(way):
     from lavagna.kernels.cpu.linear_few import linear_few
 
@@ -165,6 +174,7 @@ SAMPLES = {
     "lavagna::slstm": cells,
     "lavagna::short_conv": short_conv,
     "lavagna::gated_norm": gated_norm,
+    "lavagna::attention_step": attention_step,
     "lavagna::linear_few": linear_few,
     "lavagna.lti.cauchy_sums._Sums": cauchy_sums(False),
     "lavagna.lti.cauchy_sums._PairSums": cauchy_sums(True),

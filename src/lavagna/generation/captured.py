@@ -5,12 +5,16 @@ then on its operators alone are run, on buffers that are made once, and linear m
 memory.
 """
 
+import math
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lavagna.generation.program import Program
-from lavagna.generation.recording import Recording, UncapturableError
+from lavagna.generation.recording import Node, Recording, UncapturableError
+from lavagna.generation.ring import Ring, rings
 from lavagna.kernels.cpu.library import library
 from lavagna.kernels.cpu.linear_few import FEW
 from lavagna.models import LanguageModel
@@ -18,6 +22,8 @@ from lavagna.state import ModelState
 
 # Steps from which on a capture, which takes as long as about ten of them, pays.
 WORTH = 24
+# Tokens that caches have room for, if as many are to come; beyond that as many more as were seen.
+ROOM = 1024
 
 
 class Captured:
@@ -25,44 +31,62 @@ class Captured:
 
     Calls return logits (b, 1, rows) in a buffer of its own, good until the next call. Weights are read where they lie,
     and what is computed of weights alone, such as decays, is computed once: `current` says whether it still holds.
+    Caches of attention get room for up to `steps` tokens: `left` calls more fit.
 
-    Raises UncapturableError where a step is more than operators on tensors of fixed size: a cache that grows, a mask
-    that is looked at.
+    Raises UncapturableError where a step is more than operators on tensors of fixed size: another cache that grows, a
+    mask that is looked at.
     """
 
-    def __init__(self, model: LanguageModel, ids: Int[Tensor, "b 1"], state: ModelState) -> None:
+    def __init__(self, model: LanguageModel, ids: Int[Tensor, "b 1"], state: ModelState, steps: int) -> None:
         self._model, self._weights = model, _weights(model)
-        names, given = list(state.tensors()), list(state.tensors().values())
+        given = state.tensors()
         ids = ids.clone()
-        with Recording([ids, *given]) as recording:
+        with Recording([ids, *given.values()]) as recording:
             x, states = model.through(
                 model.embedded(ids), state, mask=None, cu_seqlens=None, form="auto", backend="auto"
             )
             logits = model.logits(x)
-        after = ModelState([one for one in states if one is not None]).tensors()
-        if list(after) != names or any(_kind(after[name]) != _kind(x) for name, x in zip(names, given, strict=True)):
+        after = ModelState([one for one in states if one is not None])
+        nodes = recording.needed([logits, *after.tensors().values()])
+        room = min(steps, max(ROOM, int(state.tokens_seen.max())))
+        self._rings = rings(nodes, given, room)
+        kinds = [
+            {name: _kind(x) for name, x in one.items() if name not in self._rings} for one in (given, after.tensors())
+        ]
+        if kinds[0] != kinds[1]:
             raise UncapturableError("The state grows.")
-        self._build(recording, ids, logits, state, list(after.values()))
-
-    def _build(self, recording: Recording, ids: Tensor, logits: Tensor, state: ModelState, after: list[Tensor]) -> None:
-        given = list(state.tensors().values())
-        self._ids, self._state = ids.clone(), state
-        self._held = [x.clone(memory_format=torch.contiguous_format) for x in given]
-        nodes = recording.needed([logits, *after])
+        # The step that was taken to record it has filled one place.
+        self.left = room - 1 if any(ring.fills for ring in self._rings.values()) else math.inf
+        self._build(nodes, ids, logits, state, after)
         # Versions of tensors would not tell: what writes through `.data`, as fused optimizers do, counts none.
         self._sources = [(x, x.clone()) for x in recording.sources(nodes)]
+
+    def _build(self, nodes: list[Node], ids: Tensor, logits: Tensor, state: ModelState, after: ModelState) -> None:
+        self._ids, self._held = ids.clone(), self._turned(state, Ring.laid_out)
+        buffers = list(self._held.tensors().values())
         self._program = Program(
             nodes,
-            inputs=[(ids, self._ids), *zip(given, self._held, strict=True)],
-            outputs=[(logits, None), *zip(after, self._held, strict=True)],
+            inputs=[(ids, self._ids), *zip(state.tensors().values(), buffers, strict=True)],
+            outputs=[(logits, None), *zip(after.tensors().values(), buffers, strict=True)],
         )
         # What torch was tried on while building goes on to be the state after this step.
-        for buffer, x in zip(self._held, after, strict=True):
+        for buffer, x in zip(buffers, self._turned(after, Ring.laid_out).tensors().values(), strict=True):
             buffer.copy_(x)
         self.logits = logits
 
+    def _turned(self, state: ModelState, turn: Callable[[Ring, Tensor, Tensor], Tensor]) -> ModelState:
+        """A copy of a state, caches turned into rings or back."""
+        copies = {}
+        for name, x in state.tensors().items():
+            ring, block = self._rings.get(name), state[int(name.partition(".")[0])]
+            plain = ring is None
+            copies[name] = x.clone(memory_format=torch.contiguous_format) if plain else turn(ring, x, block.tokens_seen)
+        return state.replace(**copies)
+
     def __call__(self, ids: Int[Tensor, "b 1"]) -> Float[Tensor, "b 1 rows"]:
         """Logits of the id after this one; the state goes on."""
+        assert self.left > 0
+        self.left -= 1
         self._ids.copy_(ids)
         self._program.run()
         return self._program.results[0]
@@ -70,8 +94,7 @@ class Captured:
     @property
     def state(self) -> ModelState:
         """The state after the last step, as the model returns it; shares nothing with the buffers."""
-        held = zip(self._state.tensors(), self._held, strict=True)
-        return self._state.replace(**{name: x.clone() for name, x in held})
+        return self._turned(self._held, Ring.in_order)
 
     @property
     def current(self) -> bool:
@@ -92,7 +115,7 @@ def capture(model: object, ids: Tensor, state: ModelState, steps: int) -> Captur
     if _hooked(model):
         return None
     try:
-        return Captured(model, ids, state)
+        return Captured(model, ids, state, steps)
     except UncapturableError:
         return None
 

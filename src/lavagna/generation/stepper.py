@@ -13,7 +13,7 @@ class Stepper:
 
     The first step is the model's own, which says what is wrong with ids and state; the second is captured where about
     `steps` of them are to come, on a CPU and for up to four rows. `watch` looks before each step whether the weights
-    have changed, for callers who let other code run between steps, and then captures anew.
+    have changed, for callers who let other code run between steps, and then captures anew, as where caches are full.
     """
 
     def __init__(self, model: LanguageModel, state: ModelState, steps: int, *, watch: bool = False) -> None:
@@ -25,7 +25,7 @@ class Stepper:
         """Logits of the ids after these, which may lie in a buffer that the next step writes to."""
         self._left -= 1
         if self._captured is not None:
-            if mask is None and (not self._watch or self._captured.current):
+            if mask is None and self._captured.left and (not self._watch or self._captured.current):
                 return self._captured(ids)
             self._state, self._captured = self._captured.state, None
         if self._begun and self._capturable and mask is None:

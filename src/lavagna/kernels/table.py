@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from lavagna.algebra.transition import Transition
+from lavagna.kernels.cpu import attention
 from lavagna.kernels.cpu import recurrence as cpu
 from lavagna.kernels.cpu.gated_norm import gated_norm
 from lavagna.kernels.cpu.response import response
@@ -31,6 +32,7 @@ class Kernel(NamedTuple):
 KERNELS = {("cpu", "recurrent"): Kernel(cpu.recurrence, cpu.lacks)}
 # By backend and name.
 FUSED = {
+    ("cpu", "attention_step"): Kernel(attention.attention_step, attention.lacks),
     ("cpu", "gated_norm"): Kernel(gated_norm, cpu.lacks),
     ("cpu", "response"): Kernel(response, cpu.lacks),
     ("cpu", "selective_scan"): Kernel(selective_scan, cpu.lacks),

@@ -104,6 +104,20 @@ class SoftmaxAttention(Layer):
     def mix(self, x: Float[Tensor, "b t d"], state: State, steps: Steps) -> tuple[Tensor, dict[str, Tensor]]:
         steps.need_torch(self.name)
         q, k, v = self._queries_keys_values(x, steps.positions(state.tokens_seen))
+        single = steps.length == 1 and steps.rows is None
+        step = steps.fused("attention_step", q, state.keys, state.values) if single else None
+        if step is None:
+            o, kept = self._attended(q, k, v, state, steps)
+        else:
+            o, *after = step(q, k, v, state.keys, state.values, state.tokens_seen, window=self.window)
+            kept = dict(zip(("keys", "values"), after, strict=True))
+        o = o.flatten(2) if self.gate is None else o.flatten(2) * self.gate(x).sigmoid()
+        return self.out(o), kept
+
+    def _attended(
+        self, q: Tensor, k: Tensor, v: Tensor, state: State, steps: Steps
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What queries of any steps read, and the cache after them."""
         rows, cached = steps.rows, state.keys.shape[1] > 0
         seen = state.tokens_seen if self.longest is None else state.tokens_seen.clamp(max=self.longest)
         k, v = (z if rows is None else rows.gather(z) for z in (k, v))
@@ -117,9 +131,7 @@ class SoftmaxAttention(Layer):
             return (read(q, keys[:, : q.shape[1]], values[:, : q.shape[1]], None, window=self.window),)
 
         (o,) = steps.by_rows(reads, q, keys.to(q.dtype), values.to(q.dtype), seen)
-        o = o.flatten(2) if self.gate is None else o.flatten(2) * self.gate(x).sigmoid()
-        kept = {"keys": newest(keys, total, self.longest), "values": newest(values, total, self.longest)}
-        return self.out(o), kept
+        return o, {"keys": newest(keys, total, self.longest), "values": newest(values, total, self.longest)}
 
     def _queries_keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """By heads, queries and keys normed and turned."""

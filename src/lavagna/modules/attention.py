@@ -29,7 +29,7 @@ def append(
     length = int(total.max()) if len(total) else 0
     place = torch.arange(length, device=both.device)
     source = torch.where(place < seen[:, None], place, place - seen[:, None] + cache.shape[1])
-    return _picked(both, source, place < total[:, None])
+    return picked(both, source, place < total[:, None])
 
 
 def newest(
@@ -44,10 +44,10 @@ def newest(
     kept = total.clamp(max=most)
     place = torch.arange(most, device=entries.device)
     real = place < kept[:, None]
-    return _picked(entries, place + (total - kept)[:, None], real)
+    return picked(entries, place + (total - kept)[:, None], real)
 
 
-def _picked(entries: Tensor, source: Tensor, real: Tensor) -> Tensor:
+def picked(entries: Tensor, source: Tensor, real: Tensor) -> Tensor:
     """Entry `source` of each row where `real`, else zero."""
     source = torch.where(real, source, 0)[:, :, None, None]
     return entries.gather(1, source.expand(-1, -1, *entries.shape[2:])) * real[:, :, None, None]

@@ -17,7 +17,7 @@ if library().functions is None:
     pytest.skip(f"the CPU kernels are {library().level}", allow_module_level=True)
 
 # Those whose backward pass has products of torch's.
-BY_TORCH_TOO = ("lavagna::linear_few", "lavagna::response")
+BY_TORCH_TOO = ("lavagna::attention_step", "lavagna::linear_few", "lavagna::response")
 # MAP_NORESERVE of Linux, which Python names from 3.13 on.
 NOT_TAKEN = 0x4000
 OPERATORS = [name for name in SAMPLES if "::" in name]

@@ -2,7 +2,7 @@
 //
 // A sum takes the numbers of a row in chunks of whole vectors, by two totals in turn, whatever else is computed beside it:
 // it depends neither on the number of threads nor on how many rows x has.
-#include "pack.h"
+#include "chunk.h"
 #include "tasks.h"
 
 namespace lavagna {
@@ -25,51 +25,6 @@ struct Map {
     const float* scale;
     void* y;
 };
-
-using Floats = Vector<float>;
-
-// A chunk of a row as vectors of floats. Narrow numbers are taken out of words by shifts: number i lies in part i % kParts,
-// and the numbers of x are spread the same way.
-template <class W>
-struct Chunk;
-
-template <>
-struct Chunk<float> {
-    static constexpr int kParts = 2;
-    Floats part[kParts];
-    explicit Chunk(const float* from) : part{load_vector(from), load_vector(from + kLanes<float>)} {}
-};
-
-template <>
-struct Chunk<uint16_t> {
-    static constexpr int kParts = 2;
-    Floats part[kParts];
-    explicit Chunk(const uint16_t* from) {
-        Words both;
-        std::memcpy(&both, from, sizeof both);
-        part[0] = (Floats)(both << 16);
-        part[1] = (Floats)(both & 0xffff0000u);
-    }
-};
-
-template <>
-struct Chunk<int8_t> {
-    static constexpr int kParts = 4;
-    Floats part[kParts];
-    explicit Chunk(const int8_t* from) {
-        Mask<float> four;
-        std::memcpy(&four, from, sizeof four);
-        part[0] = __builtin_convertvector((Mask<float>)((Words)four << 24) >> 24, Floats);
-        part[1] = __builtin_convertvector((Mask<float>)((Words)four << 16) >> 24, Floats);
-        part[2] = __builtin_convertvector((Mask<float>)((Words)four << 8) >> 24, Floats);
-        part[3] = __builtin_convertvector(four >> 24, Floats);
-    }
-};
-
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "chunks take the numbers of a word from its low end");
-
-template <class W>
-constexpr Index kChunk = Chunk<W>::kParts * kLanes<float>;
 
 // Adds the products of one chunk of `kOut` rows of W, and as much of `kRows` rows of x.
 template <class W, int kRows, int kOut>
@@ -145,17 +100,6 @@ void part(const Map& map, const float* x, Index wide, Index first, Index last) {
     if (map.rows - row == 1) some<W, 1>(map, x + row * wide, wide, row, first, last);
 }
 
-// The numbers of x in the order in which chunks of W have theirs.
-template <class W>
-void spread(float* x, Index count) {
-    constexpr Index parts = Chunk<W>::kParts;
-    float given[kChunk<W>];
-    for (Index start = 0; start < count; start += kChunk<W>) {
-        std::memcpy(given, x + start, sizeof given);
-        for (Index i = 0; i < kChunk<W>; ++i) x[start + i % parts * kLanes<float> + i / parts] = given[i];
-    }
-}
-
 template <class W>
 void serve(const Map& map) {
     const Index wide = (map.in + kChunk<W> - 1) / kChunk<W> * kChunk<W>;
@@ -165,7 +109,7 @@ void serve(const Map& map) {
         read(x.get() + r * wide, given, r * map.in, map.in);
         std::memset(x.get() + r * wide + map.in, 0, (wide - map.in) * sizeof(float));
     }
-    if (sizeof(W) < sizeof(float)) spread<W>(x.get(), map.rows * wide);
+    spread<W>(x.get(), map.rows * wide);
     // A share is whole groups of rows, and begins where another cache line of y does.
     each_share(map.out, 16, map.threads, [&](Index first, Index end) { part<W>(map, x.get(), wide, first, end); });
 }
