@@ -49,17 +49,17 @@ class Captured:
         after = ModelState([one for one in states if one is not None])
         nodes = recording.needed([logits, *after.tensors().values()])
         room = min(steps, max(ROOM, int(state.tokens_seen.max())))
-        self._rings = rings(nodes, given, room)
+        self._rings = rings(nodes, given, after.tensors(), room)
         kinds = [
-            {name: _kind(x) for name, x in one.items() if name not in self._rings} for one in (given, after.tensors())
+            [(name, name in self._rings or _kind(x)) for name, x in one.items()] for one in (given, after.tensors())
         ]
         if kinds[0] != kinds[1]:
             raise UncapturableError("The state grows.")
         # The step that was taken to record it has filled one place.
         self.left = room - 1 if any(ring.fills for ring in self._rings.values()) else math.inf
-        self._build(nodes, ids, logits, state, after)
         # Versions of tensors would not tell: what writes through `.data`, as fused optimizers do, counts none.
         self._sources = [(x, x.clone()) for x in recording.sources(nodes)]
+        self._build(nodes, ids, logits, state, after)
 
     def _build(self, nodes: list[Node], ids: Tensor, logits: Tensor, state: ModelState, after: ModelState) -> None:
         self._ids, self._held = ids.clone(), self._turned(state, Ring.laid_out)

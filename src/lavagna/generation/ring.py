@@ -49,21 +49,26 @@ class Ring(NamedTuple):
         return (tokens_seen - kept)[:, None], kept[:, None]
 
 
-def rings(nodes: Sequence[Node], state: Mapping[str, Tensor], room: int) -> dict[str, Ring]:
+def rings(
+    nodes: Sequence[Node], state: Mapping[str, Tensor], after: Mapping[str, Tensor], room: int
+) -> dict[str, Ring]:
     """The rings of a state's tensors that are caches of attention, with room for so many tokens more.
 
-    Raises UncapturableError where anything else reads a cache, or what a step makes of it, and where one is empty.
+    Raises UncapturableError where a cache is empty, or anything else than one step of its block has a part in it.
     """
-    names, caches, found = {id(x): name for name, x in state.items()}, [], {}
-    for node in nodes:
-        if node.function is attention.STEP:
-            *_, keys, values, tokens_seen, window = node.args
-            capacity = int(tokens_seen.max()) + room
-            ring = Ring(window, capacity if window is None else min(window, capacity))
-            found |= {names[id(x)]: ring for x in (keys, values)}
-            caches += [(keys, 1), (values, 1), *((x, 0) for x in node.results[1:])]
+    found, names = {}, {id(x): name for name, x in state.items()}
     reads = Counter(id(x) for node in nodes for x in tensors_in((node.args, node.kwargs)))
-    # Memory of no size has no place by which to know it again.
-    if any(reads[id(x)] != times or not x.numel() for x, times in caches):
-        raise UncapturableError("A cache is read besides, or empty.")
+    for node in nodes:
+        if node.function is not attention.STEP:
+            continue
+        *_, keys, values, tokens_seen, window = node.args
+        capacity = int(tokens_seen.max()) + room
+        ring = Ring(window, capacity if window is None else min(window, capacity))
+        for x, new in zip((keys, values), node.results[1:], strict=True):
+            name = names.get(id(x), "")
+            own = state.get(f"{name.partition('.')[0]}.tokens_seen") is tokens_seen and after.get(name) is new
+            # Memory of no size has no place by which to know it again.
+            if not own or reads[id(x)] != 1 or reads[id(new)] or not x.numel() or not new.numel():
+                raise UncapturableError("A cache is empty, or is read besides.")
+            found[name] = ring
     return found

@@ -109,8 +109,8 @@ class SoftmaxAttention(Layer):
         if step is None:
             o, kept = self._attended(q, k, v, state, steps)
         else:
-            o, *after = step(q, k, v, state.keys, state.values, state.tokens_seen, window=self.window)
-            kept = dict(zip(("keys", "values"), after, strict=True))
+            o, keys, values = step(q, k, v, state.keys, state.values, state.tokens_seen, window=self.window)
+            kept = {"keys": keys, "values": values}
         o = o.flatten(2) if self.gate is None else o.flatten(2) * self.gate(x).sigmoid()
         return self.out(o), kept
 

@@ -139,8 +139,8 @@ def _differentiate(ctx: Any, *incoming: Tensor | None) -> tuple:
     *given, tokens_seen = ctx.saved_tensors
     arriving = arrived(incoming, wide_of(given[0]), *ctx.shapes)
     with torch.enable_grad():
-        given = apart(given)
-    found = gradients_again(given, lambda: attended(*given, tokens_seen, ctx.window), arriving)
+        given = q, k, v, keys, values = apart(given)
+    found = gradients_again(given, lambda: attended(q, k, v, keys, values, tokens_seen, ctx.window), arriving)
     if not torch.is_grad_enabled():
         found = tuple(None if d is None else d.detach() for d in found)
     return (*found, None, None)
