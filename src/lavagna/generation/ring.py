@@ -32,7 +32,7 @@ class Ring(NamedTuple):
     ) -> Float[Tensor, "b capacity h k"]:
         """The cache of a state, as the layer returns it, in a new ring."""
         first, kept = self._kept(tokens_seen)
-        place = (torch.arange(self.capacity) - first) % self.capacity
+        place = (torch.arange(self.capacity, device=first.device) - first) % self.capacity
         return picked(entries, place, place < kept)
 
     def in_order(
@@ -40,7 +40,7 @@ class Ring(NamedTuple):
     ) -> Float[Tensor, "b s h k"]:
         """The inverse, as long as the longest row; shares nothing with the ring."""
         first, kept = self._kept(tokens_seen)
-        place = torch.arange(int(kept.max()))
+        place = torch.arange(int(kept.max()), device=first.device)
         return picked(ring, (place + first) % self.capacity, place < kept)
 
     def _kept(self, tokens_seen: Tensor) -> tuple[Tensor, Tensor]:

@@ -46,9 +46,9 @@ def generation_rows(
 
     A step is held against the bytes of the weights at the speed at which the machine reads, a prompt against 2
     operations a multiplied parameter and token (no head) at the speed of its product in the same dtype. Beside
-    transformers a layer is built as it is there, which may mean attention in some blocks, whose steps are not captured;
-    each peer has the same weights, and is called as its own documentation says. Logits of some steps are first held to
-    the model in float64: off by at most twice what torch's own steps are in the same dtype.
+    transformers a layer is built as it is there, which may mean attention in some blocks; each peer has the same
+    weights, and is called as its own documentation says. Logits of some steps are first held to the model in float64:
+    off by at most twice what torch's own steps are in the same dtype.
     """
     with threads(torch.get_num_threads()), torch.no_grad():
         for layer in layers or LAYERS:

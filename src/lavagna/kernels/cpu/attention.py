@@ -17,6 +17,7 @@ from lavagna.kernels.cpu import recurrence
 from lavagna.kernels.cpu.operands import (
     ELEMENTS,
     OPERATORS,
+    Block,
     arrived,
     call,
     dense,
@@ -39,7 +40,7 @@ OPERATORS.define(
 )
 
 
-def _block(q, k, v, keys, values, seen, window, reads) -> tuple[int, ...]:
+def _block(q, k, v, keys, values, seen, window, reads) -> Block:
     """A call as the kernel reads it: q, k and v dense, the others without gaps."""
     rows, room, heads, size = keys.shape
     return (
@@ -55,7 +56,7 @@ def _step(q, k, v, keys, values, tokens_seen, window):
     seen = _cached(tokens_seen, window)
     _check_lengths(seen, tokens_seen, keys.shape[1])
     keys, values = flat(_widened(keys)), flat(_widened(values))
-    reads = torch.empty(q.shape, dtype=q.dtype)
+    reads = q.new_empty(q.shape)
     if reads.numel():
         # What is cached is within the window.
         call("attention_step", _block(dense(q), dense(k), dense(v), keys, values, flat(seen), None, reads))
@@ -110,7 +111,7 @@ def _lengths(q, k, v, keys, values, tokens_seen, window):
     # As many entries as the longest row has, which only numbers tell.
     length = torch.library.get_ctx().new_dynamic_size()
     after = (keys.shape[0], length, *keys.shape[2:])
-    return torch.empty(q.shape, dtype=q.dtype), keys.new_empty(after), values.new_empty(after)
+    return q.new_empty(q.shape), keys.new_empty(after), values.new_empty(after)
 
 
 def attended(
@@ -118,7 +119,7 @@ def attended(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What the operator returns, by torch, with the reads in float32 at least."""
     seen, wide = _cached(tokens_seen, window), wide_of(q)
-    place = torch.arange(keys.shape[1] + 1)
+    place = torch.arange(keys.shape[1] + 1, device=seen.device)
     own = (place == seen[:, None])[:, :, None, None]
     keys, values = (torch.where(own, new, _widened(old)) for new, old in ((k, keys), (v, values)))
     grouped = q.to(wide).unflatten(2, (keys.shape[2], -1))

@@ -111,7 +111,8 @@ def describe() -> str:
         return f"{LIBRARY.level}; torch runs everything"
     vectors = f"{LIBRARY.level} vectors of {vector_bytes()} bytes"
     kernels = (
-        "recurrence, narrow memories, constant diagonal systems, selective scan, WKV, sLSTM's cells, short convolution"
+        "recurrence, narrow memories, constant diagonal systems, selective scan, WKV, sLSTM's cells, steps of "
+        "attention, short convolution"
     )
     served = f"{kernels} and gated norms, by {vectors}"
     return f"{served}; {LIBRARY.passed_over}" if LIBRARY.passed_over else served
