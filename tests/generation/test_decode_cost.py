@@ -59,7 +59,7 @@ def test_a_token_takes_no_longer_after_ten_thousand_than_after_a_hundred(layer):
 def test_captured_steps_of_a_hybrid_are_quicker_than_the_models_own(monkeypatch):
     model, times = build(["gated_delta_net", "softmax_attention"]).eval(), {}
     state, token = after(model, 500), torch.zeros(1, 1, dtype=torch.int64)
-    for worth in (captured.WORTH, 10**9):
+    for worth in (1, 10**9):
         monkeypatch.setattr(captured, "WORTH", worth)
         step, spent = Stepper(model, state, 1000), []
         with torch.inference_mode():
@@ -68,5 +68,4 @@ def test_captured_steps_of_a_hybrid_are_quicker_than_the_models_own(monkeypatch)
                 step(token)
                 spent.append(time.perf_counter() - start)
         times[worth] = statistics.median(spent)
-    # Measured below a tenth; a cache that is copied or read through torch makes it near a half.
-    assert times[captured.WORTH] < times[10**9] / 4
+    assert times[1] < times[10**9] / 4, times
