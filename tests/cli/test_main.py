@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from lavagna.cli import app, main
 from lavagna.version import __version__
@@ -86,9 +87,12 @@ def test_a_closed_pipe_is_no_error():
     assert process.wait() == 141
 
 
-def test_every_verb_is_described():
-    for verb in app.registered_commands:
-        assert verb.callback.__doc__
+def test_every_verb_and_each_of_its_options_is_described_in_a_sentence():
+    group = typer.main.get_command(app)
+    for verb in (group, *group.commands.values()):
+        texts = {verb.name: verb.help} | {each.name: each.help for each in verb.params}
+        for name, text in texts.items():
+            assert len(text.split()) >= 3 and text[0].isupper() and text.endswith("."), (verb.name, name)
 
 
 @pytest.mark.parametrize("words", [["info"], ["check", "--layer", "gla"], ["train", "--out", "nowhere"]])

@@ -25,10 +25,19 @@ def _print_version(wanted: bool) -> bool:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say it.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="On bad input, show where it was found.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Where something is wrong with the input, show Python's whole traceback.")
+    ] = False,
 ) -> None:
     """Sequence models with a fixed-size memory: train, generate, check, draw."""
+
+
+def _paragraphs(text: str) -> str:
+    """A text with its paragraphs as lines, which a terminal breaks where it ends itself."""
+    return "\n\n".join(" ".join(each.split()) for each in text.split("\n\n"))
 
 
 for verb in (
@@ -42,4 +51,4 @@ for verb in (
     reproduce.reproduce,
     bench.bench,
 ):
-    app.command()(verb)
+    app.command(help=_paragraphs(verb.__doc__ or ""))(verb)

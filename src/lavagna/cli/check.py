@@ -13,12 +13,22 @@ DTYPES = ("float64", "float32")
 
 
 def check(
-    layer: Annotated[str | None, typer.Option(help=f"Only NAME[,NAME...]; {ALGEBRA} is the six transitions.")] = None,
-    dtype: Annotated[str, typer.Option(help="NAME[,NAME...] of float64 and float32.")] = ",".join(DTYPES),
-    seed: Annotated[int, typer.Option(help="Of parameters and texts.")] = 0,
+    layer: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Check only these layers, separated by commas; {ALGEBRA} stands for the six transitions without a "
+            "layer. By default all of them."
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="The precisions to check, separated by commas.")] = ",".join(DTYPES),
+    seed: Annotated[int, typer.Option(help="The seed of the parameters and texts that are drawn.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Every architecture in every form: its largest difference from the recurrence in float64. Exit 1 if one fails."""
+    """Check that every architecture gives the same answer in every form and on every backend.
+
+    Shown is the largest difference from the recurrence itself, taken one step at a time in float64. The exit code is 1
+    where one is larger than it may be.
+    """
     from lavagna.cli.progress import telling
     from lavagna.layers import names
 

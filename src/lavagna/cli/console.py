@@ -14,7 +14,7 @@ import typer
 
 from lavagna.version import __version__
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, and nothing else.")]
 WIDTH_OF_A_FILE = 160
 ROOM_FOR_A_WORD = 8
 

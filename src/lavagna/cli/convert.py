@@ -7,13 +7,20 @@ import typer
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(help="A folder or file of a format that is known, of ours, or a run.")],
-    target: Annotated[Path, typer.Argument(help="A new folder; a file ending in .pth where that is all there is.")],
+    source: Annotated[
+        Path, typer.Argument(help="The checkpoint to read: a folder or file of a known format, one of ours, or a run.")
+    ],
+    target: Annotated[
+        Path, typer.Argument(help="The new folder to write; for formats of one file, a new file that ends in .pth.")
+    ],
     to: Annotated[
-        str | None, typer.Option(help="The format to write: by default ours, or where ours came from.")
+        str | None,
+        typer.Option(
+            help="The format to write. By default a foreign checkpoint becomes ours, and ours what it once was."
+        ),
     ] = None,
 ) -> None:
-    """Write a foreign checkpoint as ours, or ours as the one that it came from, bit for bit."""
+    """Convert a checkpoint from elsewhere to ours, or one of ours back, bit for bit."""
     from lavagna.checkpoints import convert
     from lavagna.cli.model_source import find_checkpoint
 

@@ -10,14 +10,22 @@ FOLDER = Path("runs/demo")
 
 def demo(
     out: Annotated[
-        Path | None, typer.Option(help="Folder for all that is made.", show_default="the first free runs/demo")
+        Path | None, typer.Option(help="The folder for all that is made.", show_default="the first free runs/demo")
     ] = None,
-    layer: Annotated[str, typer.Option(help="The architecture.")] = "gated_delta_net",
-    seconds: Annotated[float, typer.Option(help="Most time that training may take; steps are cut to fit.")] = 85,
-    seed: Annotated[int, typer.Option(help="Of parameters, batches and the text.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="A tiny model for a moment: to try the command.")] = False,
+    layer: Annotated[str, typer.Option(help="The architecture to train.")] = "gated_delta_net",
+    seconds: Annotated[
+        float, typer.Option(help="How long training may take. On a slow machine fewer steps are made.")
+    ] = 85,
+    seed: Annotated[int, typer.Option(help="The seed of the parameters, the batches and the new text.")] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Train a tiny model for a moment, only to try the command.")
+    ] = False,
 ) -> None:
-    """Train on Python's own standard library, write new text, check every form, draw: about two minutes."""
+    """Show everything at once, in about two minutes.
+
+    A small language model is trained on the source of Python's own standard library. It then writes new text, is
+    checked to give the same answer in every form, and its memory is drawn.
+    """
     from lavagna.cli.demonstration import Demonstration
 
     folder = out or _free(FOLDER)

@@ -15,21 +15,33 @@ STDIN = "-"
 
 def generate(
     model: Annotated[
-        Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A run, a checkpoint of ours or a foreign one.")
+        Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="The folder of a run, or a checkpoint, ours or foreign.")
     ],
-    prompt: Annotated[str, typer.Option(help="Text to go on from; '-' reads stdin.")],
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens at most.")] = 256,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
-    top_p: Annotated[float | None, typer.Option(help="Only the likeliest tokens with this share in all.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Only so many of the likeliest tokens.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Text to end before; may be given several times.")] = None,
+    prompt: Annotated[str, typer.Option(help="The text to go on from. With - it is read from stdin.")],
+    max_new_tokens: Annotated[int, typer.Option(help="The largest number of tokens to write.")] = 256,
+    temperature: Annotated[
+        float, typer.Option(help="How freely tokens are drawn. With 0 the likeliest is always taken.")
+    ] = 0.8,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw only from the likeliest tokens that have this share of all probability.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw only from this many of the likeliest tokens.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text comes. It may be given several times.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
     weights: Annotated[
-        str, typer.Option(help="file: as wide as they are kept; int8: linear maps in 8 bits, by torchao.")
+        str,
+        typer.Option(
+            help="How wide the weights are kept in memory: as in the file (file), or in 8 bits (int8), by torchao."
+        ),
     ] = "file",
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    device: Annotated[str | None, typer.Option(help="The device to run on: cpu or cuda. By default the CPU.")] = None,
 ) -> None:
-    """Stream the text that follows a prompt to stdout; in a terminal, the prompt comes first."""
+    """Write the text that follows a prompt, token by token.
+
+    Only the new text goes to stdout; in a terminal, the prompt is shown before it.
+    """
     from lavagna.generation import stream
     from lavagna.models import quantize
 

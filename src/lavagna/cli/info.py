@@ -13,15 +13,25 @@ LATE, WIDTH = 10_000, 256
 
 
 def info(
-    target: Annotated[str | None, typer.Argument(metavar="LAYER|RUN|CHECKPOINT", help="What to tell of.")] = None,
-    d_model: Annotated[int | None, typer.Option(help="For a layer: its width.", show_default=str(WIDTH))] = None,
-    option: Annotated[list[str] | None, typer.Option(help="For a layer: KEY=VALUE.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="LAYER|RUN|CHECKPOINT",
+            help="The name of a layer, the folder of a run, or a checkpoint, ours or foreign.",
+        ),
+    ] = None,
+    d_model: Annotated[int | None, typer.Option(help="For a layer: how wide it is.", show_default=str(WIDTH))] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="For a layer: an option of it as KEY=VALUE, such as heads=4. It may be given several times."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Parameters, bytes of state, arithmetic a token and the form that would run; without a target, this machine.
+    """Tell what a layer, a run or a checkpoint costs, or what this machine has where none is named.
 
-    Of a checkpoint, ours or foreign, only the headers are read. Its state is told beside the cache of a transformer of
-    the same width and depth: 2 x depth x d_model x tokens x bytes of a number.
+    That is: parameters, bytes of state, arithmetic a token, and the form and the backend that would be used. Of a
+    checkpoint only the headers are read. Its state is compared with the cache of a transformer of the same width and
+    depth: 2 x depth x d_model x tokens x bytes of a number.
     """
     from lavagna.layers import names
 

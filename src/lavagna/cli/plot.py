@@ -13,17 +13,30 @@ STATE = "state"
 
 
 def plot(
-    names: Annotated[list[str] | None, typer.Argument(metavar="FIGURE", help="Which; 'all' for all.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("figures"),
-    theme: Annotated[str, typer.Option(help="light, dark or both.")] = "both",
-    format: Annotated[str, typer.Option(help="png, svg or pdf.")] = "png",
-    run: Annotated[Path | None, typer.Option(help="For state: a run or checkpoint whose memory is drawn.")] = None,
-    text: Annotated[str | None, typer.Option(help="For state: what the memory is written with.")] = None,
-    block: Annotated[int | None, typer.Option(help="For state: which block.", show_default="0")] = None,
-    head: Annotated[int | None, typer.Option(help="For state: which head.", show_default="0")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="FIGURE", help="The figures to draw; all draws all of them.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder that the pictures are written to.")] = Path("figures"),
+    theme: Annotated[str, typer.Option(help="The colors: light, dark or both.")] = "both",
+    format: Annotated[str, typer.Option(help="The format of the pictures: png, svg or pdf.")] = "png",
+    run: Annotated[
+        Path | None, typer.Option(help="For the figure state: the run or checkpoint whose memory is drawn.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="For the figure state: the text that is read into the memory.")
+    ] = None,
+    block: Annotated[
+        int | None, typer.Option(help="For the figure state: which block's memory is drawn.", show_default="0")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(help="For the figure state: which head's memory is drawn.", show_default="0")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw figures, in light and dark; without a name, list them. The figure 'state' needs --run."""
+    """Draw figures, or list them where none is named.
+
+    Each is drawn in light and in dark colors. The figure state shows the memory of a trained model, which --run names.
+    """
     from lavagna import plots
 
     told = {"run": run, "text": text, "block": block, "head": head}

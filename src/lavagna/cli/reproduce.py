@@ -12,12 +12,16 @@ ALL = "all"
 
 def reproduce(
     claims: Annotated[
-        list[str] | None, typer.Argument(metavar="CLAIM", help="Which; 'all' for all quick ones.")
+        list[str] | None,
+        typer.Argument(metavar="CLAIM", help="The claims to reproduce; all takes each that needs seconds only."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of whatever is random.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of all that is drawn at random.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Run a paper's claim and print its number beside ours; without a CLAIM, list them. Exit 1 if one doesn't hold."""
+    """Reproduce what papers claim and print their numbers beside ours, or list the claims where none is named.
+
+    The exit code is 1 where a claim does not hold.
+    """
     from lavagna import reproduce as claimed
 
     if not claims:
