@@ -46,8 +46,8 @@ class _Plan(NamedTuple):
 
     function: Callable[[int], None] | None
     block: array
-    # Which of the tensors given and made, and its place in the block.
-    places: tuple[tuple[int, int], ...]
+    # Of each tensor given and made; that of what the kernel reads nothing of lies behind the end.
+    places: tuple[int, ...]
     makers: tuple[Callable[[], Tensor] | None, ...]
     complex: bool
 
@@ -57,9 +57,9 @@ class _Plan(NamedTuple):
         in_large_pages(made)
         # Another thread may be in the same plan.
         block = self.block[:]
-        addresses = [0 if x is None else x.data_ptr() for x in (*tensors, *made)]
-        for which, place in self.places:
-            block[place] = addresses[which]
+        for place, x in zip(self.places, (*tensors, *made), strict=True):
+            if x is not None:
+                block[place] = x.data_ptr()
         if self.function is not None:
             self.function(block.buffer_info()[0])
         return made
@@ -143,12 +143,11 @@ class Operator:
         block = self._block(made, *settled)
         makers = tuple(None if new is None else new.maker() for new in room)
         turns = any(x.is_complex() for x in tensors)
-        if block is None:
-            return _Plan(None, array("q"), (), makers, turns)
-        which = {id(x): i for i, x in enumerate((*tensors, *made)) if x is not None}
-        places = tuple((which[id(x)], place) for place, x in enumerate(block) if isinstance(x, Tensor))
-        numbers = array("q", [0 if isinstance(x, Tensor) else x for x in block])
-        return _Plan(function(self.name), numbers, places, makers, turns)
+        numbers = array("q", [0 if isinstance(x, Tensor) else x for x in (*(block or ()), 0)])
+        place = {id(x): i for i, x in enumerate(block or ()) if isinstance(x, Tensor)}
+        assert len(place) == sum(isinstance(x, Tensor) for x in block or ()), "a tensor lies in two places of a block"
+        places = tuple(place.get(id(x), len(numbers) - 1) for x in (*tensors, *made))
+        return _Plan(None if block is None else function(self.name), numbers, places, makers, turns)
 
     def _shapes(self, *given: Any) -> Any:
         return self._results(*(None if new is None else new.made() for new in self._room(*given)))
