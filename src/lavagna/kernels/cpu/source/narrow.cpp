@@ -403,6 +403,7 @@ template <class N>
 void run(const Narrow& call, bool back) {
     const Index parts = Heads<N>::parts(call), tasks = call.rows * parts;
     auto task = [&](Index i) {
+        const Flush flush;
         Heads<N> heads(call, i / parts, i % parts, back);
         back ? heads.backward() : heads.forward();
     };

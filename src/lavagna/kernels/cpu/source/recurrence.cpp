@@ -317,23 +317,6 @@ struct Recurrence {
     }
 };
 
-// While it lives, numbers too small to be normal are zeros: on an x86 each costs as much as a hundred others, and products of
-// strong decays make many of them.
-class Flush {
-  public:
-#ifdef __SSE__
-    Flush() : before_(__builtin_ia32_stmxcsr()) { __builtin_ia32_ldmxcsr(before_ | kZeros); }
-    ~Flush() { __builtin_ia32_ldmxcsr(before_); }
-
-  private:
-    // For results and for operands.
-    static constexpr unsigned kZeros = 0x8000 | 0x0040;
-    const unsigned before_;
-#else
-    Flush() {}
-#endif
-};
-
 // Every sequence, head and part of the values, on its own.
 template <class N>
 void run(const Call& call, bool back) {

@@ -248,6 +248,7 @@ template <class N>
 void run(const Response& call, bool back) {
     const Index parts = (call.channels + kWide - 1) / kWide;
     each_task(call.rows * parts, call.threads, [&](Index i) {
+        const Flush flush;
         Channels<N> channels(call, i / parts, i % parts, back);
         back ? channels.backward() : channels.forward();
     });

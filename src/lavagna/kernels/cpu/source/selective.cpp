@@ -259,6 +259,7 @@ void run(const Scan& call, bool back) {
     const Index parts = (call.channels + call.share - 1) / call.share, tasks = call.rows * parts;
     const bool single = !back && call.steps == 1 && !call.offsets && !call.kept && call.keys % kLanes<T> == 0;
     auto task = [&](Index i) {
+        const Flush flush;
         if (single) {
             const Index first = i % parts * call.share, left = call.channels - first;
             return step<T>(call, i / parts, first, left < call.share ? left : call.share);

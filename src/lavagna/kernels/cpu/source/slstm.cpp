@@ -299,6 +299,7 @@ void run(const Cells& call, bool back) {
     // Rows in groups of about one size.
     const Index groups = (call.rows + kBeside - 1) / kBeside, tasks = call.heads * groups;
     auto task = [&](Index i) {
+        const Flush flush;
         const Index group = i / call.heads, first = group * call.rows / groups, end = (group + 1) * call.rows / groups;
         Head<T> head(call, i % call.heads, first, end - first, back);
         back ? head.backward() : head.forward();

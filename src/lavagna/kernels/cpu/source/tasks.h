@@ -9,6 +9,23 @@
 
 namespace lavagna {
 
+// While it lives, numbers too small to be normal are zeros: on an x86 each costs as much as a hundred others. Strong decays
+// make many of them, and any decay does in the end, where nothing more is written.
+class Flush {
+  public:
+#ifdef __SSE__
+    Flush() : before_(__builtin_ia32_stmxcsr()) { __builtin_ia32_ldmxcsr(before_ | kZeros); }
+    ~Flush() { __builtin_ia32_ldmxcsr(before_); }
+
+  private:
+    // For results and for operands.
+    static constexpr unsigned kZeros = 0x8000 | 0x0040;
+    const unsigned before_;
+#else
+    Flush() {}
+#endif
+};
+
 // Call back with each of so many tasks, on up to so many threads.
 template <class Task>
 inline void each_task(Index tasks, Index threads, Task task) {

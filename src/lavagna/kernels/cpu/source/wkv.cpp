@@ -158,6 +158,7 @@ template <class T>
 void run(const Average& call, bool back) {
     const Index parts = (call.channels + call.share - 1) / call.share, tasks = call.rows * parts;
     auto task = [&](Index i) {
+        const Flush flush;
         Share<T> share(call, i / parts, i % parts, back);
         back ? share.backward() : share.forward();
     };
