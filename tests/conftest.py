@@ -92,7 +92,7 @@ def device(request) -> torch.device:
 
 
 # Those by which transformers computes where they are installed, some of them on a GPU alone.
-KERNELS = ("mamba_ssm", "causal_conv1d", "fla", "kernels", "mambapy", "flash_attn", "xlstm", "mlstm_kernels")
+KERNELS = ("mamba_ssm", "causal_conv1d", "fla", "kernels", "flash_attn", "xlstm", "mlstm_kernels")
 
 
 @pytest.fixture(scope="session")

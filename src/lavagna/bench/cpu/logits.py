@@ -20,26 +20,30 @@ TIMES = 2.0
 
 
 def judged(model: LanguageModel, ids: Tensor) -> Verdict:
-    """Logits of steps as generation takes them, against the same weights in float64, a token at a time by torch."""
+    """Logits of steps as generation takes them, against the same weights in float64, a token at a time by torch.
+
+    What torch alone errs in the same dtype, the prompt read at once, says how near they must be.
+    """
     ids = ids[:, : PROMPT + JUDGED]
-    wanted = _steps(_plain(copy.deepcopy(model).double()), ids)
-    own = distance([_steps(_plain(model), ids)], [wanted])
+    wanted = _steps(_plain(copy.deepcopy(model).double()), ids)[:, PROMPT:]
+    own = distance([_steps(_plain(model), ids, first=PROMPT)[:, PROMPT:]], [wanted])
     with evaluating(model):
         stepper = Stepper(model, prefill(model, ids[:, :PROMPT]), 1 << 10)
         came = torch.cat([stepper(ids[:, t : t + 1]).clone() for t in range(PROMPT, ids.shape[1])], 1)
     tolerance = max(TIMES * own, TOLERANCES["output", torch.float32])
-    return Verdict(distance([came], [wanted[:, PROMPT:]]), tolerance)
+    return Verdict(distance([came], [wanted]), tolerance)
 
 
 def _plain(model: LanguageModel) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
     return lambda ids, state: model(ids, state, form="auto", backend="torch")
 
 
-def _steps(call: Callable[[Tensor, Any], tuple[Tensor, Any]], ids: Tensor) -> Tensor:
+def _steps(call: Callable[[Tensor, Any], tuple[Tensor, Any]], ids: Tensor, first: int = 1) -> Tensor:
+    """All logits: those of the `first` ids at once, then one by one."""
     state, logits = None, []
-    for t in range(ids.shape[1]):
-        some, state = call(ids[:, t : t + 1], state)
-        logits.append(some)
+    for some in (ids[:, :first], *ids[:, first:].split(1, 1)):
+        told, state = call(some, state)
+        logits.append(told)
     return torch.cat(logits, 1)
 
 
