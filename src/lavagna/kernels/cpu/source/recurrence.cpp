@@ -212,7 +212,7 @@ struct Recurrence {
                             call.values, 1, wide(), N::kParts == 2};
         const Index whole = values * s.key_row, value_rows = call.segment * s.value_row;
         // States in front of each block of a segment, and rows of values that are not read where they lie.
-        Scratch<T> states((call.segment + kSteps - 1) / kSteps * whole), rows(2 * value_rows);
+        Scratch<T> states(call.segment * whole), rows(2 * value_rows);
         const auto state = [&](Index i) { return states.get() + i * whole; };
         const Index pieces = (own.end - own.first + call.segment - 1) / call.segment;
         for (Index piece = pieces - 1; piece >= 0; --piece) {
@@ -220,19 +220,39 @@ struct Recurrence {
             s.bring(start, std::min(start + call.segment, own.end));
             const Lines<const T> d_output = s.rows(call.d_output, rows.get(), first, values, start);
             Lines<const T> kept{};
-            if (ranked()) kept = s.rows(found, rows.get() + value_rows, first, values, start);
-            const auto bring = [&](Index i) { block.bring(i * kSteps, std::min((i + 1) * kSteps, s.size), kept); };
+            const bool grows = s.grows(), again = grows && ranked();
+            if (again) kept = {rows.get() + value_rows, s.value_row};
+            else if (ranked()) kept = s.rows(found, rows.get() + value_rows, first, values, start);
+            const Index many = grows ? 1 : kSteps, blocks = (s.size + many - 1) / many;
+            const auto bring = [&](Index i) { block.bring(i * many, std::min((i + 1) * many, s.size), kept); };
             const T* const given = (const T*)call.kept + kept_at(own, piece);
             for (Index i = 0; i < whole; i += kLanes<T> * N::kParts) N::load(given + i).conj().store(state(0) + i);
-            const Index blocks = (s.size + kSteps - 1) / kSteps;
-            for (Index i = 0; i + 1 < blocks; ++i) bring(i), block.advance(state(i), state(i + 1));
+            for (Index i = 0; i < blocks; ++i) {
+                if (again) find<kRank>(s, i, state(i), rows.get() + value_rows + i * s.value_row);
+                if (i + 1 < blocks) bring(i), block.advance(state(i), state(i + 1));
+            }
             for (Index i = blocks - 1; i >= 0; --i) {
                 bring(i);
                 block.back(d_output, state(i), gradient.rows);
-                for (Index j = 0; j < block.count; ++j) finish(s, block, i * kSteps + j, j, part);
+                for (Index j = 0; j < block.count; ++j) finish(s, block, i * many + j, j, part);
             }
         }
         gradient.give();
+    }
+
+    // What step i finds in the state in front of it, conjugated as that comes here, or what is new beside it where it erases
+    // along the key: what the forward pass found would differ from it by as much as rounding has grown since.
+    template <Rank kRank>
+    void find(const Segment<N>& s, Index i, const T* state, T* to) const {
+        constexpr Index one = kLanes<T> * N::kParts;
+        const Scratch<T> erase(s.key_row);
+        for (Index j = 0; j < s.key_row; j += one) N::load(s.erase + i * s.key_row + j).conj().store(erase.get() + j);
+        std::memset(to, 0, s.value_row * sizeof(T));
+        over_keys<N>({state, values, s.key_row}, erase.get(), to);
+        for (Index v = 0; v < s.value_row; v += one) {
+            const N found = N::load(to + v).conj();
+            (kRank == Rank::kShared ? N::load(s.v[i] + v) - found : found).store(to + v);
+        }
     }
 
     static constexpr Index wide() { return wide_element<T>(); }

@@ -79,6 +79,17 @@ class Segment {
     // Whether all keys decay alike.
     bool single() const { return call_.decays != call_.keys; }
 
+    // Whether anything grows by more than a little: products of such decays may be many times what an erasure leaves of them,
+    // or infinite where nothing was kept.
+    bool grows() const {
+        constexpr Index one = N::kParts * kLanes<T>;
+        const Index numbers = single() ? one : key_row;
+        Mask<T> any{};
+        for (Index i = 0; i < size && decay_; ++i)
+            for (Index j = 0; j < numbers; j += one) any |= square(decay(i, j)) > all<T>(T(1.5));
+        return any_of<T>(any);
+    }
+
     // Numbers of an operand for each step, `n` of them from `first` on: where they lie if loops can read them there, else
     // brought to `own`.
     Lines<const T> rows(const Operand& x, T* own, Index first, Index n, Index start, bool there = true) const {

@@ -127,9 +127,7 @@ template <class T>
 inline bool any_far(const T* steps, Index stride, Index size, const T* least) {
     Mask<T> far{};
     for (Index t = 0; t < size; ++t) far |= load_vector(steps + t * stride) * load_vector(least) < all<T>(Power<T>::kLeast + 1);
-    typename Types<T>::Integer any = 0;
-    for (int lane = 0; lane < kLanes<T>; ++lane) any |= far[lane];
-    return any;
+    return any_of<T>(far);
 }
 
 }  // namespace lavagna

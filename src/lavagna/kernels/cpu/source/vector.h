@@ -109,6 +109,23 @@ struct Complex {
     Complex conj() const { return {re, -im}; }
 };
 
+template <class T>
+inline bool any_of(Mask<T> x) {
+    typename Types<T>::Integer any = 0;
+    for (int lane = 0; lane < kLanes<T>; ++lane) any |= x[lane];
+    return any;
+}
+
+// |x|^2.
+template <class T>
+inline Vector<T> square(Real<T> x) {
+    return x.re * x.re;
+}
+template <class T>
+inline Vector<T> square(Complex<T> x) {
+    return x.re * x.re + x.im * x.im;
+}
+
 // x, and y besides where it is kept.
 template <class T>
 inline Real<T> kept_besides(Real<T> y, Mask<T> keep, Real<T> x) {
