@@ -37,6 +37,8 @@ def only_values(given: Sequence[Any]) -> bool:
         return False
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given):
         return False
+    if torch._C._current_graph_task_id() != -1 and any(isinstance(x, Tensor) and _batched(x) for x in given):
+        return False
     return not (
         torch._C._len_torch_dispatch_stack()
         or torch._C._is_torch_function_mode_enabled()
@@ -44,6 +46,11 @@ def only_values(given: Sequence[Any]) -> bool:
         or torch.autograd._profiler_enabled()
         or beyond_backward()
     )
+
+
+def _batched(x: Tensor) -> bool:
+    """Whether a gradient stands for many, as with `is_grads_batched` or a vectorized Jacobian."""
+    return torch._C._functorch.is_legacy_batchedtensor(x)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def apart(given: Iterable[Tensor | None]) -> tuple[Any, ...]:

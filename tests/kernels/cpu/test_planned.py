@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
+import lavagna as lv
 from kernel_calls import BORDERS, DIRECT, EVERY, MASK
 from lavagna.kernels.cpu import gated_norm, linear_few, operands, operators, planned
 from lavagna.kernels.cpu.library import library
@@ -147,3 +148,30 @@ def test_only_so_many_signatures_are_kept():
     for size in range(planned.KEPT + 9):
         run(torch.ones(1, size), torch.ones(1, size))
     assert run._plan.cache_info().currsize == planned.KEPT
+
+
+def test_borders_are_on_a_cpu_whatever_the_default_device_is():
+    q, k, v = torch.randn(3, 1, 9, 2, 4)
+    right = lv.recur(lv.identity(), q, k, v, cu_seqlens=[0, 3, 9], backend="cpu")
+    with torch.device("meta"):
+        ours = lv.recur(lv.identity(), q, k, v, cu_seqlens=[0, 3, 9], backend="cpu")
+    assert torch.equal(ours.output, right.output) and torch.equal(ours.state, right.state)
+
+
+def test_zeros_without_memory_are_zeros():
+    q, k, v = torch.randn(3, 1, 9, 2, 4, requires_grad=True)
+    none = torch._efficientzerotensor(1, 9, 2, 4)
+    output, state = lv.recur(lv.identity(), q, k, none, backend="cpu")
+    assert not output.any() and not state.any()
+    output = lv.recur(lv.identity(), q, k, v, backend="cpu").output
+    assert not any(x.any() for x in torch.autograd.grad(output, (q, k, v), none))
+
+
+def test_many_gradients_at_once_are_those_one_by_one():
+    q, k, v = torch.randn(3, 1, 9, 2, 4, dtype=torch.float64)
+
+    def shown(q):
+        return lv.recur(lv.identity(), q, k, v, backend="cpu").output.sum(-1).flatten()
+
+    many, one = (torch.autograd.functional.jacobian(shown, q, vectorize=vectorize) for vectorize in (True, False))
+    assert torch.allclose(many, one)

@@ -142,17 +142,19 @@ def dense(x: Tensor) -> Tensor:
     """A tensor as a kernel reads it: the last axis side by side, a dtype it knows, no sign or conjugate pending."""
     if x.dtype not in ELEMENTS:
         x = x.to(torch.complex64 if x.is_complex() else torch.float32)
-    if x.is_conj() or x.is_neg():
-        x = x.resolve_conj().resolve_neg()
+    x = _there(x)
     return x if x.is_contiguous() or x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def flat(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A tensor without gaps or a pending sign, in its dtype or another."""
-    x = x if dtype is None or x.dtype == dtype else x.to(dtype)
-    return (
-        x if x.is_contiguous() and not x.is_conj() and not x.is_neg() else x.resolve_conj().resolve_neg().contiguous()
-    )
+    return _there(x if dtype is None or x.dtype == dtype else x.to(dtype)).contiguous()
+
+
+def _there(x: Tensor) -> Tensor:
+    """A tensor whose memory holds its numbers: no sign or conjugate pending, nor torch's zeros that have no memory."""
+    x = x.clone() if x._is_zerotensor() else x
+    return x.resolve_conj().resolve_neg() if x.is_conj() or x.is_neg() else x
 
 
 def each_dense(*parts: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -113,9 +113,11 @@ class Operator:
         strides = None if gapless else tuple(map(Tensor.stride, tensors))
         options = tuple([tuple(x) if isinstance(x, list) else x for x in given[self._count :]])
         plan = self._plan(torch.get_num_threads(), facts(given[: self._count]), strides, options)
-        # Signs that are pending are no part of it.
+        # Signs that are pending, and zeros without memory, are no part of it.
         if plan is not None and (
-            any(map(Tensor.is_neg, tensors)) or (plan.complex and any(map(Tensor.is_conj, tensors)))
+            any(map(Tensor.is_neg, tensors))
+            or any(map(Tensor._is_zerotensor, tensors))
+            or (plan.complex and any(map(Tensor.is_conj, tensors)))
         ):
             return tensors, None
         return tensors, plan
@@ -162,7 +164,7 @@ class Operator:
 
 def borders(offsets: list[int] | None) -> Tensor | None:
     """Where packed sequences begin and end, as kernels read it."""
-    return None if offsets is None else torch.tensor(offsets, dtype=torch.int64)
+    return None if offsets is None else torch.tensor(offsets, dtype=torch.int64, device=CPU)
 
 
 def run(operator: Callable[..., Any], tensors: tuple, real: Tensor | None, offsets: list[int] | None, *options: bool):

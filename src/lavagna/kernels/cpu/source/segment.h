@@ -79,14 +79,14 @@ class Segment {
     // Whether all keys decay alike.
     bool single() const { return call_.decays != call_.keys; }
 
-    // Whether anything grows by more than a little: products of such decays may be many times what an erasure leaves of them,
-    // or infinite where nothing was kept.
+    // Whether anything grows, by more than a rounding: products of such decays may be many times what an erasure leaves of
+    // them, or infinite where nothing was kept.
     bool grows() const {
         constexpr Index one = N::kParts * kLanes<T>;
         const Index numbers = single() ? one : key_row;
         Mask<T> any{};
         for (Index i = 0; i < size && decay_; ++i)
-            for (Index j = 0; j < numbers; j += one) any |= square(decay(i, j)) > all<T>(T(1.5));
+            for (Index j = 0; j < numbers; j += one) any |= square(decay(i, j)) > all<T>(T(1.0001));
         return any_of<T>(any);
     }
 
