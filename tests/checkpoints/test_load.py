@@ -194,6 +194,12 @@ def test_another_version_is_named_beside_the_wanted(folder):
         lv.load(folder)
 
 
+def test_a_run_that_has_saved_nothing_yet_is_said_to_be_one(tmp_path):
+    (tmp_path / "config.json").write_text('{"format": "lavagna-run-1"}')
+    with pytest.raises(ValueError, match="is no checkpoint.* go on with it, or give another folder"):
+        lv.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     "text, said",
     [

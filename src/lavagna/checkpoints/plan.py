@@ -79,6 +79,12 @@ def _config(path: Path) -> dict[str, Any]:
 def _ours(path: Path, config: Config) -> Plan:
     folder = path if path.is_dir() else path.parent
     file = folder / CONFIG
+    kind, stated = (str(name).rpartition("-")[0] for name in (FORMAT, config["format"]))
+    if stated != kind and stated.startswith("lavagna-"):
+        raise ValueError(
+            f"load: '{folder}' is no checkpoint, its {CONFIG} is {config['format']}. A run has checkpoints once the "
+            "training has saved one: go on with it, or give another folder."
+        )
     if config["format"] != FORMAT:
         raise ValueError(
             f"load: '{file}' is {config['format']}, but this version of lavagna reads {FORMAT}. Use the version that "
