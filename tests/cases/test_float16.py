@@ -18,13 +18,14 @@ MOST = 65504
 
 
 def near(y, right):
-    """Whether all that float16 can hold is as near as numbers that are sums of larger ones can be.
+    """Whether all that float16 can hold is there, and as near as numbers that are sums of larger ones can be.
 
-    Infinity stands for a number of at least MOST: beside numbers many times as large a sum may be off by that much.
+    Only beside numbers whose own rounding reaches from it to MOST may one be infinite.
     """
     held = right.abs() < MOST
     assert held.any() and y.dtype == torch.float16 and not y.isnan().any()
     size = right.abs().amax(-1, keepdim=True).clamp_min(right[held].abs().max())
+    assert (y.isfinite() | (MOST - right.abs() < torch.finfo(y.dtype).eps * size))[held].all()
     assert ((y.double().clamp(-MOST, MOST) - right).abs() / size)[held].max() < 1e-2
 
 
